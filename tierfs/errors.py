@@ -1,0 +1,64 @@
+"""Every error that tierfs raises itself, and the one total map from exception to errno.
+
+File system calls raise `OSError` and it is passed on as it is: it carries errno and, from
+:mod:`tierfs.osio`, the step of the protocol that failed.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import trio
+
+
+class TierfsError(Exception):
+    """An error with a message for the user: what happened, to which path, what to do.
+
+    Attributes:
+        exit_code: what the command line exits with.
+    """
+
+    exit_code = 1
+
+
+class ConfigError(TierfsError):
+    """A setting is wrong; names the field, the value and the rule."""
+
+
+class TierError(TierfsError):
+    """A tier cannot be used: missing, overlapping, not ours, without a needed ability."""
+
+
+class JournalError(TierfsError):
+    """The journal cannot be read or written; nothing may be promised any more."""
+
+
+class VerifyMismatch(OSError):
+    """What was read back from the shared tier differs from what was sent (G2). Retried."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, "read back differs from the local content", path)
+
+
+class ObjectChanged(Exception):
+    """The object was written while it was sent: stage it again; not an error."""
+
+
+class DirectoryGone(OSError):
+    """A directory of the shared tier is no longer where it was, or not the same one any more."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.ESTALE, "directory was moved, replaced or removed", path)
+
+
+def to_errno(error: BaseException) -> int:
+    """The errno that an application sees for `error`. Total: what is not known is EIO."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    if isinstance(error, (trio.TooSlowError, TimeoutError)):
+        return errno.ETIMEDOUT
+    if isinstance(error, NotImplementedError):
+        return errno.ENOSYS
+    return errno.EIO
