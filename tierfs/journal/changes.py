@@ -1,0 +1,84 @@
+"""What can be posted to the journal. Every change is idempotent, so a replay does no harm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierfs.model import CleanRecord, DirectoryRecord, ObjectId, ObjectRecord, Op
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOp:
+    """Insert the row of `op`, or replace it."""
+
+    op: Op
+
+
+@dataclass(frozen=True, slots=True)
+class DropOp:
+    """Remove the row of an op that is committed or dropped."""
+
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveObject:
+    """Insert or replace the record of a local object."""
+
+    record: ObjectRecord
+
+
+@dataclass(frozen=True, slots=True)
+class DropObject:
+    """Forget a local object that no op needs any more."""
+
+    id: ObjectId
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDirectory:
+    """Insert or replace where a directory stands on the shared tier."""
+
+    record: DirectoryRecord
+
+
+@dataclass(frozen=True, slots=True)
+class DropDirectory:
+    """Forget a directory."""
+
+    id: ObjectId
+
+
+@dataclass(frozen=True, slots=True)
+class SaveClean:
+    """Insert or replace the record of a clean copy, keyed by its inode on the shared tier."""
+
+    record: CleanRecord
+
+
+@dataclass(frozen=True, slots=True)
+class DropClean:
+    """Forget the clean copy of the shared file `inode`."""
+
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class TouchClean:
+    """The clean copy of the shared file `inode` was used at `used_ns` (CLOCK_REALTIME)."""
+
+    inode: int
+    used_ns: int
+
+
+Change = (
+    SaveOp
+    | DropOp
+    | SaveObject
+    | DropObject
+    | SaveDirectory
+    | DropDirectory
+    | SaveClean
+    | DropClean
+    | TouchClean
+)

@@ -1,0 +1,165 @@
+"""The SQLite side of the journal. One connection, used by one thread."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from tierfs.journal import explain, rows, schema
+from tierfs.journal.wal import Wal
+from tierfs.model import CleanRecord, JournalSnapshot
+from tierfs.osio import OS
+
+_BUSY_SECONDS = 1.0
+_MARK_SUSPECT = """
+    UPDATE op SET mark = 'suspect'
+    WHERE kind = 'put' AND state IN ('pending', 'closed') AND durable = 0 AND mark IS NULL
+        AND NOT EXISTS (SELECT 1 FROM object WHERE object.id = op.object AND object.data = 0)
+    RETURNING row
+"""
+
+
+class Database:
+    """journal.db and its WAL. Methods raise sqlite3.Error, OSError, or ValueError for bad rows."""
+
+    def __init__(self, connection: sqlite3.Connection, wal: Wal) -> None:
+        self.connection = connection
+        self.wal = wal
+
+    @classmethod
+    def open(cls, path: Path, system: OS, *, create: bool) -> Database:
+        """Open `path`, making it if `create` and it is missing or empty; JournalError if not."""
+        directory = system.open_root("journal.open", os.fspath(path.parent))
+        try:
+            flags = os.O_RDWR | (os.O_CREAT if create else 0)
+            try:
+                fd = system.open_at("journal.open", directory, os.fsencode(path.name), flags, 0o600)
+            except FileNotFoundError:
+                raise explain.missing(path) from None
+            connection: sqlite3.Connection | None = None
+            try:
+                connection = _connect(path, create=create)
+                wal = Wal(system, connection, fd, directory, path.name)
+            except BaseException:
+                # First the connection: closing any descriptor of the file drops SQLite's locks.
+                if connection is not None:
+                    connection.close()
+                system.close("journal.open", fd)
+                raise
+        finally:
+            system.close("journal.open", directory)
+        return cls(connection, wal)
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """End it: what it did survives the process now."""
+        self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo it, if one is open."""
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def apply(self, statements: Iterable[rows.Statement]) -> None:
+        """Execute encoded changes."""
+        for sql, parameters in statements:
+            self.connection.execute(sql, parameters)
+
+    def load(self) -> JournalSnapshot:
+        """All that a mount needs: one statement a table, whatever the number of rows."""
+        execute = self.connection.execute
+        return JournalSnapshot(
+            [rows.op_of(row) for row in execute(rows.SELECT_OPS)],
+            [rows.object_of(row) for row in execute(rows.SELECT_OBJECTS)],
+            [rows.directory_of(row) for row in execute(rows.SELECT_DIRECTORIES)],
+        )
+
+    def clean_copy(self, inode: int) -> CleanRecord | None:
+        """The clean copy of the shared file `inode`."""
+        row = self.connection.execute(rows.SELECT_CLEAN, rows.clean_key(inode)).fetchone()
+        return None if row is None else rows.clean_of(row)
+
+    def clean_victims(self, limit: int) -> list[CleanRecord]:
+        """Up to `limit` clean copies, least recently used first."""
+        return [
+            rows.clean_of(row) for row in self.connection.execute(rows.SELECT_VICTIMS, (limit,))
+        ]
+
+    def clean_totals(self) -> tuple[int, int]:
+        """Count and bytes of all clean copies."""
+        count, size = self.connection.execute("SELECT count, bytes FROM clean_total").fetchone()
+        return count, size
+
+    def meta(self, key: str) -> bytes | int | None:
+        """The value stored under `key`; None if there is none."""
+        row = self.connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def set_meta(self, key: str, value: bytes | int) -> None:
+        """Store `value` under `key`."""
+        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def mark_undurable_suspect(self) -> list[int]:
+        """See Journal.mark_undurable_suspect."""
+        return [row for (row,) in self.connection.execute(_MARK_SUSPECT)]
+
+    def mark_torn(self, row_ids: Iterable[int]) -> None:
+        """See Journal.mark_torn."""
+        sql = "UPDATE op SET mark = 'torn', state = 'pending' WHERE row = ? AND state = 'open'"
+        self.connection.executemany(sql, [(row,) for row in row_ids])
+
+    def close(self) -> None:
+        """Bring everything into the database, close it, and then the descriptors."""
+        try:
+            self.connection.close()
+        finally:
+            self.wal.close()
+
+
+def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        new = _is_new(connection, path)
+        if new and not create:
+            raise explain.missing(path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        # Checkpoints are made by Journal, when nobody waits for a commit.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        if new:
+            _make_tables(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application == 0 and version == 0:
+        if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
+            raise explain.foreign(path)
+        return True
+    if application != schema.APPLICATION_ID:
+        raise explain.foreign(path)
+    if version != schema.FORMAT_VERSION:
+        raise explain.other_version(path, version, schema.FORMAT_VERSION)
+    return False
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    connection.executescript(
+        f"BEGIN IMMEDIATE; {schema.TABLES}"
+        f"INSERT INTO meta VALUES ('{schema.NUMBER_LIMIT}', 1), ('{schema.ROW_LIMIT}', 1);"
+        f"PRAGMA application_id = {schema.APPLICATION_ID};"
+        f"PRAGMA user_version = {schema.FORMAT_VERSION}; COMMIT"
+    )

@@ -1,0 +1,56 @@
+"""Turns what SQLite and the file system say into one line for the user."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from tierfs.errors import JournalError
+
+_SALVAGE = (
+    "the objects beside it still hold every file under its name (docs/FORMAT.md, Salvage): keep "
+    "this directory, and mount with another local tier"
+)
+_ADVICE = {
+    sqlite3.SQLITE_CORRUPT: f"it is damaged; {_SALVAGE}",
+    sqlite3.SQLITE_NOTADB: f"it is damaged or no journal; {_SALVAGE}",
+    sqlite3.SQLITE_FULL: "its file system is full; make room there and mount again",
+    sqlite3.SQLITE_BUSY: "another process uses it; unmount there first",
+    sqlite3.SQLITE_READONLY: "it cannot be written; check its file system and its owner",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its file system and its owner",
+    sqlite3.SQLITE_IOERR: "the drive failed; check the kernel log, then mount again",
+}
+
+
+def explain(path: Path, error: Exception) -> JournalError:
+    """The JournalError that says what happened to the journal `path`, and what to do."""
+    if isinstance(error, JournalError):
+        return error
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        advice = _ADVICE.get(code & 0xFF, "mount again; if it stays, report it")
+    elif isinstance(error, OSError):
+        advice = "check its file system, then mount again"
+    else:
+        advice = f"a row of it makes no sense; {_SALVAGE}"
+    return JournalError(f"journal {path}: {error}: {advice}")
+
+
+def missing(path: Path) -> JournalError:
+    """The journal is gone or empty though the local tier has objects."""
+    return JournalError(f"journal {path} is missing or empty, its objects are not: {_SALVAGE}")
+
+
+def other_version(path: Path, found: int, known: int) -> JournalError:
+    """The journal was written by another version of tierfs."""
+    return JournalError(
+        f"journal {path} has format {found}, this tierfs knows {known}: mount it with the version "
+        "that wrote it and let it flush, or install that version here"
+    )
+
+
+def foreign(path: Path) -> JournalError:
+    """There is a database, but not one of ours."""
+    return JournalError(
+        f"{path} is no tierfs journal: it is left alone; name another directory as local tier"
+    )

@@ -1,0 +1,156 @@
+"""The journal's front: what the other rooms call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from tierfs.errors import JournalError
+from tierfs.journal import schema
+from tierfs.journal.changes import Change
+from tierfs.journal.database import Database
+from tierfs.journal.numbers import BLOCK, Numbers
+from tierfs.journal.rows import encode
+from tierfs.journal.ticket import Ticket
+from tierfs.journal.writer import Writer
+from tierfs.model import CleanRecord, JournalSnapshot
+from tierfs.osio import OS
+
+T = TypeVar("T")
+
+
+class Journal:
+    """What is pending, kept so that it survives the process, and after a sync a power cut.
+
+    `post`, `next_number`, `next_row` and the `async` methods belong to the trio thread and never
+    block it; the others block and may be called from any thread.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._posted = 0
+        self._numbers = self._open_numbers(schema.NUMBER_LIMIT)
+        self._rows = self._open_numbers(schema.ROW_LIMIT)
+
+    @classmethod
+    def open(cls, path: Path | str, system: OS | None = None, *, create: bool = True) -> Journal:
+        """Open the journal `path`; blocks.
+
+        With `create` a missing or empty one is made; without, it is an error: so a journal that
+        was lost beside objects that were not is never taken for a fresh start. Raises
+        JournalError: damaged, of another version, in use, not writable.
+        """
+        absolute = Path(path).absolute()
+        writer = Writer(absolute, partial(Database.open, absolute, system or OS(), create=create))
+        try:
+            return cls(writer)
+        except BaseException:
+            writer.close()
+            raise
+
+    @property
+    def failed(self) -> JournalError | None:
+        """Why nothing can be journaled any more; None while all is well."""
+        return self._writer.failed
+
+    def next_number(self) -> int:
+        """The next place in the order: above all before it, also those before a crash."""
+        return self._numbers.take()
+
+    def next_row(self) -> int:
+        """The next row id: above all before it, also those before a crash."""
+        return self._rows.take()
+
+    def post(self, *changes: Change) -> Ticket:
+        """Queue `changes`: they are applied all or none, after every earlier post.
+
+        Records are copied. A journal that failed tells so when the ticket is waited for.
+        """
+        statements = [encode(change) for change in changes]
+        self._posted += 1
+        self._writer.post(self._posted, statements)
+        return Ticket(self._posted, self._writer.written, self._writer.syncer)
+
+    async def sync(self) -> None:
+        """Return when every post so far survives a power cut; JournalError when it cannot."""
+        await self._writer.syncer.wait(self._posted)
+
+    async def clean_copy(self, inode: int) -> CleanRecord | None:
+        """The local copy of the shared file `inode`, every earlier post applied."""
+        return await self._ask(lambda database: database.clean_copy(inode))
+
+    async def clean_victims(self, limit: int) -> list[CleanRecord]:
+        """Up to `limit` clean copies, least recently used first."""
+        return await self._ask(lambda database: database.clean_victims(limit))
+
+    async def clean_totals(self) -> tuple[int, int]:
+        """How many clean copies there are, and their bytes."""
+        return await self._ask(Database.clean_totals)
+
+    def load(self) -> JournalSnapshot:
+        """All pending ops by number, phase QUEUED, with what they need. Blocks."""
+        return self._writer.call(Database.load).result()
+
+    def apply(self, *changes: Change) -> None:
+        """Apply `changes` durably, after every earlier post. Blocks."""
+        statements = [encode(change) for change in changes]
+        self._writer.call(lambda database: database.apply(statements), durable=True).result()
+
+    def meta(self, key: str) -> bytes | None:
+        """The value of `key` in the table of small facts; None if there is none. Blocks."""
+        value = self._writer.call(lambda database: database.meta(key)).result()
+        return value if value is None else bytes(value)
+
+    def set_meta(self, key: str, value: bytes) -> None:
+        """Set the value of `key` durably. Blocks."""
+        self._writer.call(lambda database: database.set_meta(key, value), durable=True).result()
+
+    def mark_undurable_suspect(self) -> list[int]:
+        """After a reboot: mark SUSPECT each closed PUT whose content may not have been synced.
+
+        These are the rows without a mark, in state CLOSED or PENDING, that are not durable and
+        whose content is local. Returns their row ids. Durable; blocks.
+        """
+        return self._writer.call(Database.mark_undurable_suspect, durable=True).result()
+
+    def mark_torn(self, rows: Iterable[int]) -> None:
+        """Mark TORN each of `rows` that is OPEN: its writer is gone with the mount.
+
+        They become PENDING, since nobody will close them. Durable; blocks.
+        """
+        row_ids = list(rows)
+        self._writer.call(lambda database: database.mark_torn(row_ids), durable=True).result()
+
+    def close(self) -> None:
+        """Commit what is queued, bring the WAL into the database and close it. Blocks."""
+        self._writer.close()
+
+    async def _ask(self, function: Callable[[Database], T]) -> T:
+        token = trio.lowlevel.current_trio_token()
+        answered = trio.Event()
+
+        def wake(_: Future[T]) -> None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(answered.set)
+
+        future = self._writer.call(function)
+        future.add_done_callback(wake)
+        await answered.wait()
+        return future.result()
+
+    def _open_numbers(self, key: str) -> Numbers:
+        def reserve(limit: int) -> Future[None]:
+            return self._writer.call(lambda database: database.set_meta(key, limit), durable=True)
+
+        first = self._writer.call(lambda database: database.meta(key)).result()
+        if not isinstance(first, int):
+            raise self._writer.fail(ValueError(f"{key} is {first!r}"))
+        limit = first + 2 * BLOCK
+        reserve(limit).result()
+        return Numbers(first, limit, reserve)

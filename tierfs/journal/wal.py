@@ -1,0 +1,94 @@
+"""The write-ahead log as a file: how long it is, making it durable, and the room it needs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from tierfs.osio import FALLOC_FL_KEEP_SIZE, OS
+
+MIB = 1 << 20
+CHECKPOINT_BYTES = 8 * MIB
+"""The WAL is brought into the database when it is longer than this."""
+IDLE_BYTES = 1 * MIB
+"""... and when it is longer than this and nothing happens."""
+_WAL_ROOM = 12 * MIB
+_DATABASE_ROOM = 8 * MIB
+
+
+class Wal:
+    """Descriptors on journal.db and journal.db-wal, held as long as the connection.
+
+    Room for both is reserved ahead: a local tier that is full to the last byte with checkpoints
+    must still be able to journal what makes room.
+    """
+
+    def __init__(
+        self,
+        system: OS,
+        connection: sqlite3.Connection,
+        database_fd: int,
+        directory: int,
+        name: str,
+    ) -> None:
+        """Takes over `database_fd` unless it raises OSError."""
+        self._system = system
+        self._connection = connection
+        self._database_fd = database_fd
+        wal_name = os.fsencode(name + "-wal")
+        # A read makes SQLite create the file where it is not there yet.
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        self._fd = system.open_at("journal.open", directory, wal_name, os.O_RDWR)
+        try:
+            system.fsync("journal.open", self._fd)
+            system.fsync_dir("journal.open", directory)
+        except OSError:
+            system.close("journal.open", self._fd)
+            raise
+        self._limit = CHECKPOINT_BYTES
+        self._reserve()
+
+    def bytes(self) -> int:
+        """Length of the WAL."""
+        return self._system.fstat("journal.wal", self._fd).st_size
+
+    def is_due(self) -> bool:
+        """Whether a checkpoint should not wait any longer."""
+        return self.bytes() > self._limit
+
+    def is_worthwhile(self) -> bool:
+        """Whether a checkpoint should be made when nothing else is to be done."""
+        return self.bytes() > IDLE_BYTES
+
+    def fsync(self) -> None:
+        """Make every committed transaction durable. Any thread."""
+        self._system.fsync("journal.fsync", self._fd)
+
+    def checkpoint(self) -> None:
+        """Bring the WAL into the database, sync that, and empty the WAL.
+
+        A full file system is no failure: nothing is lost, it stays in the WAL. Raises
+        sqlite3.Error.
+        """
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_FULL:
+                raise
+        # Relative: after one that found no room the next commit must not try again at once.
+        self._limit = self.bytes() + CHECKPOINT_BYTES
+        self._reserve()
+
+    def close(self) -> None:
+        """Close the descriptors. Only after the connection: it would drop SQLite's locks."""
+        self._system.close("journal.close", self._fd)
+        self._system.close("journal.close", self._database_fd)
+
+    def _reserve(self) -> None:
+        size = self._system.fstat("journal.reserve", self._database_fd).st_size
+        for fd, length in ((self._fd, _WAL_ROOM), (self._database_fd, size + _DATABASE_ROOM)):
+            try:
+                self._system.fallocate("journal.reserve", fd, 0, length, FALLOC_FL_KEEP_SIZE)
+            except OSError:
+                # A reserve, not a need: full already, or a file system that cannot.
+                continue

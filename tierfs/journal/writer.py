@@ -1,0 +1,172 @@
+"""The thread that owns the database: everything queued becomes one transaction (group commit)."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tierfs.errors import JournalError
+from tierfs.journal.database import Database
+from tierfs.journal.explain import explain
+from tierfs.journal.progress import Progress
+from tierfs.journal.rows import Statement
+from tierfs.journal.syncer import Syncer
+
+T = TypeVar("T")
+
+_ITEMS_PER_TRANSACTION = 1000
+_IDLE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    number: int
+    statements: list[Statement]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: Callable[[Database], Any]
+    durable: bool
+    future: Future[Any]
+
+
+class Writer:
+    """Executes posts and calls in the order in which they were queued.
+
+    Attributes:
+        written: how many posts are committed.
+        syncer: makes them durable.
+        failed: set once; from then on everything queued is refused with it.
+    """
+
+    def __init__(self, path: Path, open_database: Callable[[], Database]) -> None:
+        """Start the thread; JournalError when the database cannot be opened."""
+        self.written = Progress()
+        self.failed: JournalError | None = None
+        self._path = path
+        self._queue: queue.SimpleQueue[_Post | _Call | None] = queue.SimpleQueue()
+        started: Future[Database] = Future()
+        self._thread = threading.Thread(
+            target=self._main, args=(open_database, started), name="journal", daemon=True
+        )
+        self._thread.start()
+        self.syncer = Syncer(self.written, started.result().wal.fsync, self.fail)
+
+    def post(self, number: int, statements: list[Statement]) -> None:
+        """Queue post `number`; numbers rise by one."""
+        if self.failed is None:
+            self._queue.put(_Post(number, statements))
+
+    def call(self, function: Callable[[Database], T], *, durable: bool = False) -> Future[T]:
+        """Queue `function`; with `durable` its outcome comes after an fsync."""
+        future: Future[T] = Future()
+        if self.failed is None:
+            self._queue.put(_Call(function, durable, future))
+        else:
+            future.set_exception(self.failed)
+        return future
+
+    def fail(self, error: Exception) -> JournalError:
+        """Refuse everything from now on: what is not written yet never will be."""
+        failure = explain(self._path, error)
+        if self.failed is None:
+            self.failed = failure
+        self.written.fail(failure)
+        self.syncer.synced.fail(failure)
+        return failure
+
+    def close(self) -> None:
+        """Finish what is queued, close the database, end both threads. Blocks."""
+        self._queue.put(None)
+        self._thread.join()
+        self.syncer.close()
+        closed = self.fail(JournalError(f"journal {self._path} is closed"))
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _refuse([self._queue.get_nowait()], closed)
+
+    def _main(self, open_database: Callable[[], Database], started: Future[Database]) -> None:
+        try:
+            database = open_database()
+        except Exception as error:
+            started.set_exception(explain(self._path, error))
+            return
+        started.set_result(database)
+        closing = False
+        while not closing:
+            batch = self._take(database)
+            closing = None in batch
+            if self.failed is None:
+                self._transact(database, [item for item in batch if item is not None])
+            else:
+                _refuse(batch, self.failed)
+        with contextlib.suppress(sqlite3.Error, OSError):
+            database.close()
+
+    def _take(self, database: Database) -> list[_Post | _Call | None]:
+        """Wait for something to do, then take all there is, up to a limit and to the end mark."""
+        batch: list[_Post | _Call | None] = []
+        idle_seconds = _IDLE_SECONDS if self._may_tidy(database) else None
+        with contextlib.suppress(queue.Empty):
+            batch.append(self._queue.get(timeout=idle_seconds))
+            while batch[-1] is not None and len(batch) < _ITEMS_PER_TRANSACTION:
+                batch.append(self._queue.get_nowait())
+        if not batch:
+            self._checkpoint(database)
+        return batch
+
+    def _may_tidy(self, database: Database) -> bool:
+        return self.failed is None and database.wal.is_worthwhile()
+
+    def _transact(self, database: Database, batch: list[_Post | _Call]) -> None:
+        if not batch:
+            return
+        try:
+            answers = _execute(database, batch)
+        except Exception as error:
+            with contextlib.suppress(sqlite3.Error):
+                database.rollback()
+            _refuse(batch, self.fail(error))
+            return
+        posts = [item.number for item in batch if isinstance(item, _Post)]
+        if posts:
+            self.written.advance(posts[-1])
+            self.syncer.on_written()
+        for future, answer in answers:
+            future.set_result(answer)
+        if database.wal.is_due():
+            self._checkpoint(database)
+
+    def _checkpoint(self, database: Database) -> None:
+        try:
+            database.wal.checkpoint()
+        except (sqlite3.Error, OSError) as error:
+            self.fail(error)
+
+
+def _execute(database: Database, batch: list[_Post | _Call]) -> list[tuple[Future[Any], Any]]:
+    answers: list[tuple[Future[Any], Any]] = []
+    database.begin()
+    for item in batch:
+        if isinstance(item, _Post):
+            database.apply(item.statements)
+        else:
+            answers.append((item.future, item.function(database)))
+    database.commit()
+    if any(isinstance(item, _Call) and item.durable for item in batch):
+        database.wal.fsync()
+    return answers
+
+
+def _refuse(batch: Iterable[_Post | _Call | None], error: JournalError) -> None:
+    for item in batch:
+        if isinstance(item, _Call) and not item.future.done():
+            item.future.set_exception(error)
