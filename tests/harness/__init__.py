@@ -1,0 +1,23 @@
+"""Helpers of the tests that use a real mount: nodes, devices that fail, and what to compare."""
+
+from tests.harness.devices import LoopDevice, frozen, shut_down
+from tests.harness.events import Event, Recorder
+from tests.harness.node import CommandResult, Node
+from tests.harness.trees import Difference, compare, snapshot
+from tests.harness.users import as_user
+from tests.harness.waiting import wait_until
+
+__all__ = [
+    "CommandResult",
+    "Difference",
+    "Event",
+    "LoopDevice",
+    "Node",
+    "Recorder",
+    "as_user",
+    "compare",
+    "frozen",
+    "shut_down",
+    "snapshot",
+    "wait_until",
+]

@@ -1,0 +1,107 @@
+"""Real file systems on loop devices, and the ways in which they fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+MIB = 1 << 20
+
+# mkfs.xfs refuses less than 300 MB unless it takes itself to be under its own test suite.
+_SMALL_XFS = {"TEST_DIR": "1", "TEST_DEV": "1", "QA_CHECK_FS": "1"}
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
+    """Run a system command; its output goes into the exception when it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout.strip()}")
+    return done.stdout
+
+
+class LoopDevice:
+    """A file system of `size` bytes on a sparse image, mounted at `mountpoint`.
+
+    The loop device is in autoclear mode: it goes with its last mount, also when the test dies.
+    """
+
+    def __init__(self, root: Path, name: str, size: int, fstype: str = "xfs") -> None:
+        self.image = root / f"{name}.img"
+        self.mountpoint = root / name
+        self.size = size
+        self.fstype = fstype
+
+    def __enter__(self) -> Self:
+        self.mountpoint.mkdir(parents=True)
+        with self.image.open("wb") as image:
+            image.truncate(self.size)
+        if self.fstype == "xfs":
+            run("mkfs.xfs", "-q", "-f", self.image, env=_SMALL_XFS)
+        else:
+            run(f"mkfs.{self.fstype}", "-q", "-F", self.image)
+        self.mount()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.unmount(lazy=True)
+        self.image.unlink(missing_ok=True)
+
+    def mount(self) -> None:
+        """Mount the image; XFS replays its log after a shutdown."""
+        run("mount", "-o", "loop", self.image, self.mountpoint)
+
+    def unmount(self, *, lazy: bool = False) -> None:
+        """Unmount; with `lazy` also while descriptors are open, and without complaint."""
+        if os.path.ismount(self.mountpoint):
+            run("umount", *(["-l"] if lazy else []), self.mountpoint)
+
+    def remount(self, options: str) -> None:
+        """Change mount options in place, for example ``ro``."""
+        run("mount", "-o", f"remount,{options}", self.mountpoint)
+
+    def fill(self, leave: int = 0) -> Path:
+        """Take all the free space but `leave` bytes with one file, and return it."""
+        ballast = self.mountpoint / "ballast"
+        st = os.statvfs(self.mountpoint)
+        with ballast.open("wb") as file:
+            left = st.f_bavail * st.f_frsize - leave
+            step = 64 * MIB
+            while step >= st.f_frsize and left > 0:
+                try:
+                    os.posix_fallocate(file.fileno(), file.seek(0, 2), min(step, left))
+                    left -= min(step, left)
+                except OSError:
+                    step //= 2
+        return ballast
+
+
+@contextmanager
+def frozen(device: LoopDevice) -> Iterator[None]:
+    """Every write to `device` hangs in the kernel until the block ends."""
+    run("fsfreeze", "-f", device.mountpoint)
+    try:
+        yield
+    finally:
+        run("fsfreeze", "-u", device.mountpoint)
+
+
+def shut_down(device: LoopDevice) -> None:
+    """Make every further call on `device` fail with EIO, as a dead drive does."""
+    run("xfs_io", "-x", "-c", "shutdown", device.mountpoint)

@@ -1,0 +1,507 @@
+"""Names, links and listings: each case on plain XFS first, then on the mount."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import socket
+import stat
+import threading
+from pathlib import Path
+
+from tests.harness.errors import fails_with
+from tests.harness.parity import Tree
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+AT_FDCWD = -100
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def renameat2(source: Path, target: Path, flags: int) -> None:
+    """renameat2(2), which the standard library does not have."""
+    if _libc.renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags) != 0:
+        raise OSError(ctypes.get_errno(), "renameat2", os.fspath(source))
+
+
+def names(path: Path) -> list[str]:
+    """Sorted listing without `.` and `..`, failing on duplicates."""
+    listed = os.listdir(path)
+    assert len(listed) == len(set(listed)), f"duplicates in {listed}"
+    return sorted(listed)
+
+
+def test_rename_file(tree: Tree) -> None:
+    (tree / "a").write_bytes(b"content")
+    tree.commit_here()
+    os.rename(tree / "a", tree / "b")
+    assert names(tree.path) == ["b"]
+    assert (tree / "b").read_bytes() == b"content"
+    with fails_with(errno.ENOENT):
+        (tree / "a").stat()
+
+
+def test_rename_over_existing_file(tree: Tree) -> None:
+    (tree / "a").write_bytes(b"new")
+    (tree / "b").write_bytes(b"old")
+    tree.commit_here()
+    with (tree / "b").open("rb") as old:
+        os.rename(tree / "a", tree / "b")
+        assert old.read() == b"old"
+    assert names(tree.path) == ["b"]
+    assert (tree / "b").read_bytes() == b"new"
+
+
+def test_rename_while_open_for_writing(tree: Tree) -> None:
+    with (tree / ".tmpAbCdEf").open("w+b") as file:
+        file.truncate(1000)
+        file.write(b"header")
+        os.rename(tree / ".tmpAbCdEf", tree / "model.safetensors")
+        file.write(b" and more")
+    tree.commit_here()
+    assert names(tree.path) == ["model.safetensors"]
+    content = (tree / "model.safetensors").read_bytes()
+    assert content == b"header and more" + bytes(1000 - 15)
+
+
+def test_rename_chain_onto_one_name(tree: Tree) -> None:
+    for version in range(5):
+        (tree / "latest.tmp").write_bytes(b"version %d" % version)
+        os.replace(tree / "latest.tmp", tree / "latest")
+        if version == 2:
+            tree.commit_here()
+    assert (tree / "latest").read_bytes() == b"version 4"
+    assert names(tree.path) == ["latest"]
+
+
+def test_swap_through_a_third_name(tree: Tree) -> None:
+    (tree / "a").write_bytes(b"A")
+    (tree / "b").write_bytes(b"B")
+    tree.commit_here()
+    os.rename(tree / "a", tree / "c")
+    os.rename(tree / "b", tree / "a")
+    os.rename(tree / "c", tree / "b")
+    assert ((tree / "a").read_bytes(), (tree / "b").read_bytes()) == (b"B", b"A")
+
+
+def test_rename_directory_with_everything_in_it(tree: Tree) -> None:
+    (tree / "step.tmp" / "item").mkdir(parents=True)
+    (tree / "step.tmp" / "item" / "shard").write_bytes(b"shard")
+    (tree / "step.tmp" / "meta").write_bytes(b"meta")
+    tree.commit_here()
+    with (tree / "step.tmp" / "open").open("wb") as file:
+        file.write(b"before ")
+        os.rename(tree / "step.tmp", tree / "step")
+        file.write(b"after")
+    (tree / "step" / "late").write_bytes(b"late")
+    os.rename(tree / "step" / "item", tree / "step" / "default")
+    assert names(tree / "step") == ["default", "late", "meta", "open"]
+    assert (tree / "step" / "open").read_bytes() == b"before after"
+    assert (tree / "step" / "default" / "shard").read_bytes() == b"shard"
+    assert not (tree / "step.tmp").exists()
+
+
+def test_directory_name_reused_after_rename(tree: Tree) -> None:
+    (tree / "d").mkdir()
+    (tree / "d" / "first").write_bytes(b"1")
+    tree.commit_here()
+    os.rename(tree / "d", tree / "e")
+    (tree / "d").mkdir()
+    (tree / "d" / "second").write_bytes(b"2")
+    assert names(tree / "d") == ["second"]
+    assert names(tree / "e") == ["first"]
+
+
+def test_rename_refusals(tree: Tree) -> None:
+    for name in ("empty", "full"):
+        (tree / name).mkdir()
+    (tree / "full" / "f").write_bytes(b"x")
+    (tree / "other").mkdir()
+    (tree / "file").write_bytes(b"y")
+    tree.commit_here()
+    with fails_with(errno.ENOTEMPTY, errno.EEXIST):  # POSIX allows both; XFS says EEXIST
+        os.rename(tree / "empty", tree / "full")
+    for source, target, number in [
+        ("file", "full", errno.EISDIR),
+        ("empty", "file", errno.ENOTDIR),
+        ("absent", "x", errno.ENOENT),
+        ("empty", "absent/x", errno.ENOENT),
+        ("full", "full/inside", errno.EINVAL),
+        ("file", "file/x", errno.ENOTDIR),
+    ]:
+        with fails_with(number):
+            os.rename(tree / source, tree / target)
+    os.rename(tree / "full", tree / "empty")
+    assert names(tree.path) == ["empty", "file", "other"]
+    assert names(tree / "empty") == ["f"]
+
+
+def test_rename_onto_itself_and_onto_a_hard_link(tree: Tree) -> None:
+    (tree / "a").write_bytes(b"x")
+    tree.commit_here()
+    os.rename(tree / "a", tree / "a")
+    os.link(tree / "a", tree / "b")
+    os.rename(tree / "a", tree / "b")  # POSIX: both names stay
+    assert names(tree.path) == ["a", "b"]
+
+
+def test_rename_without_replacing(tree: Tree) -> None:
+    (tree / "a").write_bytes(b"a")
+    (tree / "b").write_bytes(b"b")
+    tree.commit_here()
+    with fails_with(errno.EEXIST):
+        renameat2(tree / "a", tree / "b", RENAME_NOREPLACE)
+    renameat2(tree / "a", tree / "c", RENAME_NOREPLACE)
+    assert names(tree.path) == ["b", "c"]
+
+
+def test_exchange_is_refused_on_the_mount(tree: Tree) -> None:
+    (tree / "a").write_bytes(b"a")
+    (tree / "b").write_bytes(b"b")
+    tree.commit_here()
+    if tree.side == "plain":
+        renameat2(tree / "a", tree / "b", RENAME_EXCHANGE)
+        renameat2(tree / "a", tree / "b", RENAME_EXCHANGE)
+    else:
+        with fails_with(errno.EINVAL):
+            renameat2(tree / "a", tree / "b", RENAME_EXCHANGE)
+    assert ((tree / "a").read_bytes(), (tree / "b").read_bytes()) == (b"a", b"b")
+
+
+def test_unlink(tree: Tree) -> None:
+    (tree / "f").write_bytes(b"x")
+    (tree / "d").mkdir()
+    tree.commit_here()
+    with fails_with(errno.EISDIR):
+        os.unlink(tree / "d")
+    with fails_with(errno.ENOENT):
+        os.unlink(tree / "absent")
+    os.unlink(tree / "f")
+    assert names(tree.path) == ["d"]
+    (tree / "f").write_bytes(b"made again")
+    assert (tree / "f").read_bytes() == b"made again"
+
+
+def test_unlink_while_open(tree: Tree) -> None:
+    (tree / "f").write_bytes(b"still ")
+    tree.commit_here()
+    with (tree / "f").open("r+b", buffering=0) as file:
+        os.unlink(tree / "f")
+        assert names(tree.path) == []
+        file.seek(0, os.SEEK_END)
+        file.write(b"here")
+        file.seek(0)
+        assert file.read() == b"still here"
+        assert os.fstat(file.fileno()).st_nlink == 0
+        (tree / "f").write_bytes(b"another file")
+    assert (tree / "f").read_bytes() == b"another file"
+
+
+def test_remove_directories(tree: Tree) -> None:
+    (tree / "d" / "e").mkdir(parents=True)
+    (tree / "f").write_bytes(b"x")
+    tree.commit_here()
+    with fails_with(errno.ENOTEMPTY):
+        os.rmdir(tree / "d")
+    with fails_with(errno.ENOTDIR):
+        os.rmdir(tree / "f")
+    with fails_with(errno.EEXIST):
+        os.mkdir(tree / "d")
+    os.rmdir(tree / "d" / "e")
+    os.rmdir(tree / "d")
+    assert names(tree.path) == ["f"]
+
+
+def test_directory_made_again_is_empty(tree: Tree) -> None:
+    (tree / "d").mkdir()
+    (tree / "d" / "old").write_bytes(b"old")
+    tree.commit_here()
+    shutil.rmtree(tree / "d")
+    (tree / "d").mkdir()
+    assert names(tree / "d") == []
+    (tree / "d" / "new").write_bytes(b"new")
+    assert names(tree / "d") == ["new"]
+
+
+def test_rmtree_of_a_checkpoint(tree: Tree) -> None:
+    checkpoint = tree / "checkpoint-1"
+    (checkpoint / "optimizer_0").mkdir(parents=True)
+    for shard in range(4):
+        (checkpoint / "optimizer_0" / f"__{shard}_0.distcp").write_bytes(bytes(1000))
+    (checkpoint / "optimizer_0" / ".metadata").write_bytes(b"m")
+    (checkpoint / "trainer_state.json").write_bytes(b"{}")
+    tree.commit_here()
+    shutil.rmtree(checkpoint)
+    assert names(tree.path) == []
+
+
+def test_rmtree_while_others_read(tree: Tree) -> None:
+    (tree / "d").mkdir()
+    for index in range(50):
+        (tree / "d" / f"f{index}").write_bytes(b"content %d" % index)
+    tree.commit_here()
+    stop, failures = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                for name in os.listdir(tree / "d"):
+                    assert (tree / "d" / name).read_bytes() == b"content " + name[1:].encode()
+            except FileNotFoundError:
+                continue
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    shutil.rmtree(tree / "d")
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []
+    assert names(tree.path) == []
+
+
+def test_symlinks(tree: Tree) -> None:
+    (tree / "step_1").mkdir()
+    (tree / "step_1" / "f").write_bytes(b"one")
+    (tree / "step_2").mkdir()
+    (tree / "step_2" / "f").write_bytes(b"two")
+    (tree / "latest").symlink_to("step_1")
+    (tree / "dangling").symlink_to("not/there yet")
+    tree.commit_here()
+    assert os.readlink(tree / "latest") == "step_1"
+    assert (tree / "latest" / "f").read_bytes() == b"one"
+    with fails_with(errno.ENOENT):
+        (tree / "dangling").stat()
+    (tree / "latest.tmp").symlink_to("step_2")
+    os.replace(tree / "latest.tmp", tree / "latest")
+    assert (tree / "latest" / "f").read_bytes() == b"two"
+    (tree / "dangling").unlink()
+    (tree / "dangling").symlink_to("step_2/f")
+    assert (tree / "dangling").read_bytes() == b"two"
+    st = (tree / "latest").lstat()
+    assert stat.S_ISLNK(st.st_mode)
+    assert st.st_size == len("step_2")
+
+
+def test_symlink_loop_and_refusals(tree: Tree) -> None:
+    (tree / "loop").symlink_to("loop")
+    (tree / "f").write_bytes(b"x")
+    tree.commit_here()
+    with fails_with(errno.ELOOP):
+        (tree / "loop").read_bytes()
+    with fails_with(errno.EEXIST):
+        os.symlink("x", tree / "f")
+    with fails_with(errno.EINVAL):
+        os.readlink(tree / "f")
+    with fails_with(errno.ENOENT):
+        os.symlink("", tree / "empty")
+
+
+def test_hard_links(tree: Tree) -> None:
+    (tree / "a").write_bytes(b"shared")
+    tree.commit_here()
+    os.link(tree / "a", tree / "b")
+    assert (tree / "a").stat().st_nlink == 2
+    assert (tree / "a").stat().st_ino == (tree / "b").stat().st_ino
+    with (tree / "b").open("ab") as file:
+        file.write(b" content")
+    assert (tree / "a").read_bytes() == b"shared content"
+    with fails_with(errno.EEXIST):
+        os.link(tree / "a", tree / "b")
+    (tree / "d").mkdir()
+    with fails_with(errno.EPERM):
+        os.link(tree / "d", tree / "e")
+    os.unlink(tree / "a")
+    assert (tree / "b").stat().st_nlink == 1
+    assert (tree / "b").read_bytes() == b"shared content"
+
+
+def test_create_if_absent_by_link(tree: Tree) -> None:
+    (tree / "key.partial").write_bytes(b"value")
+    os.link(tree / "key.partial", tree / "key")
+    os.unlink(tree / "key.partial")
+    tree.commit_here()
+    assert names(tree.path) == ["key"]
+    assert (tree / "key").read_bytes() == b"value"
+    assert (tree / "key").stat().st_nlink == 1
+
+
+def test_longest_and_strangest_names(tree: Tree) -> None:
+    base = os.fsencode(tree.path)
+    odd = [b"x" * 255, b"\xff\xfe not utf-8 \x80", b" ", b"new\nline", b"tab\t*?[]'\"\\"]
+    odd.append("日本".encode())
+    for name in odd:
+        with open(os.path.join(base, name), "wb") as file:
+            file.write(name)
+    tree.commit_here()
+    assert sorted(os.listdir(base)) == sorted(odd)
+    for name in odd:
+        with open(os.path.join(base, name), "rb") as file:
+            assert file.read() == name
+    with fails_with(errno.ENAMETOOLONG):
+        (tree / ("y" * 256)).write_bytes(b"")
+    with fails_with(errno.ENAMETOOLONG):
+        (tree / ("y" * 256)).stat()
+
+
+def test_deep_directories(tree: Tree) -> None:
+    deep = tree.path.joinpath(*["level"] * 40)
+    deep.mkdir(parents=True)
+    (deep / "f").write_bytes(b"deep")
+    tree.commit_here()
+    assert (deep / ".." / ".." / "level" / "level" / "f").read_bytes() == b"deep"
+
+
+def test_fifo_and_socket_work_on_one_node(tree: Tree) -> None:
+    os.mkfifo(tree / "fifo", 0o600)
+    assert stat.S_ISFIFO((tree / "fifo").stat().st_mode)
+    reader = os.open(tree / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(tree / "fifo", os.O_WRONLY | os.O_NONBLOCK)
+    os.write(writer, b"through")
+    assert os.read(reader, 10) == b"through"
+    os.close(reader)
+    os.close(writer)
+    old = Path.cwd()
+    os.chdir(tree.path)
+    try:
+        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+            server.bind("s")
+            server.listen()
+            client.connect("s")
+    finally:
+        os.chdir(old)
+    assert stat.S_ISSOCK((tree / "s").stat().st_mode)
+    os.unlink(tree / "fifo")
+    os.unlink(tree / "s")
+    assert names(tree.path) == []
+
+
+class _Stream:
+    """A directory stream with telldir and seekdir, which the standard library does not have."""
+
+    class _Dirent(ctypes.Structure):
+        _fields_ = (
+            ("ino", ctypes.c_uint64),
+            ("off", ctypes.c_int64),
+            ("reclen", ctypes.c_uint16),
+            ("type", ctypes.c_uint8),
+            ("name", ctypes.c_char * 256),
+        )
+
+    def __init__(self, path: Path) -> None:
+        _libc.opendir.restype = ctypes.c_void_p
+        _libc.telldir.restype = ctypes.c_long
+        _libc.readdir.restype = ctypes.POINTER(self._Dirent)
+        self._stream = ctypes.c_void_p(_libc.opendir(os.fsencode(path)))
+
+    def read(self, count: int = 1 << 30) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count and (entry := _libc.readdir(self._stream)):
+            found.append(entry.contents.name)
+        return found
+
+    def tell(self) -> int:
+        return int(_libc.telldir(self._stream))
+
+    def seek(self, position: int) -> None:
+        _libc.seekdir(self._stream, ctypes.c_long(position))
+
+    def close(self) -> None:
+        _libc.closedir(self._stream)
+
+
+def test_large_directory_with_seeks(tree: Tree) -> None:
+    (tree / "d").mkdir()
+    want = {f"entry-{index:05d}".encode() for index in range(2000)}
+    for name in want:
+        os.close(os.open(os.fsencode(tree / "d") + b"/" + name, os.O_CREAT | os.O_WRONLY, 0o644))
+    stream = _Stream(tree / "d")
+    first = stream.read(700)
+    position = stream.tell()
+    middle = stream.read(700)
+    tree.commit_here()
+    stream.seek(position)
+    rest = stream.read()
+    stream.close()
+    assert rest[: len(middle)] == middle
+    assert sorted({*first, *rest} - {b".", b".."}) == sorted(want)
+    assert len(first) + len(rest) == 2002
+
+
+def test_directory_read_while_entries_go(tree: Tree) -> None:
+    (tree / "d").mkdir()
+    for index in range(600):
+        (tree / "d" / f"keep-{index:04d}").touch()
+        (tree / "d" / f"drop-{index:04d}").touch()
+    tree.commit_here()
+    stream = _Stream(tree / "d")
+    seen = stream.read(100)
+    for index in range(600):
+        os.unlink(tree / "d" / f"drop-{index:04d}")
+    seen += stream.read()
+    stream.close()
+    kept = [name for name in seen if name.startswith(b"keep")]
+    assert len(kept) == len(set(kept)) == 600
+
+
+def test_parallel_mkdir_of_one_path(tree: Tree) -> None:
+    outcomes: list[str] = []
+
+    def make() -> None:
+        try:
+            os.mkdir(tree / "shared")
+            outcomes.append("made")
+        except FileExistsError:
+            outcomes.append("exists")
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["exists"] * 7 + ["made"]
+
+
+def test_directory_times_follow_entries(tree: Tree) -> None:
+    (tree / "d").mkdir()
+    os.utime(tree / "d", ns=(10**18, 10**18))
+    tree.commit_here()
+    assert (tree / "d").stat().st_mtime_ns == 10**18
+    (tree / "d" / "f").write_bytes(b"x")
+    after_create = (tree / "d").stat().st_mtime_ns
+    assert after_create > 10**18
+    os.rename(tree / "d" / "f", tree / "d" / "g")
+    after_rename = (tree / "d").stat().st_mtime_ns
+    assert after_rename >= after_create
+    os.unlink(tree / "d" / "g")
+    assert (tree / "d").stat().st_mtime_ns >= after_rename
+
+
+def test_directory_link_counts(tree: Tree) -> None:
+    (tree / "d" / "e").mkdir(parents=True)
+    tree.commit_here()
+    if tree.side == "plain":
+        assert (tree / "d").stat().st_nlink == 3
+    assert (tree / "d").stat().st_nlink >= 1  # 1: "unknown" to find(1) and fts(3)
+
+
+def test_rename_between_directories(tree: Tree) -> None:
+    (tree / "a").mkdir()
+    (tree / "b").mkdir()
+    (tree / "a" / "f").write_bytes(b"f")
+    (tree / "a" / "sub").mkdir()
+    (tree / "a" / "sub" / "g").write_bytes(b"g")
+    tree.commit_here()
+    os.rename(tree / "a" / "f", tree / "b" / "f")
+    os.rename(tree / "a" / "sub", tree / "b" / "sub")
+    assert names(tree / "a") == []
+    assert names(tree / "b") == ["f", "sub"]
+    assert (tree / "b" / "sub" / "g").read_bytes() == b"g"
+    os.rmdir(tree / "a")
