@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 
-import trio
-
 
 class TierfsError(Exception):
     """An error with a message for the user: what happened, to which path, what to do.
@@ -53,6 +51,8 @@ class DirectoryGone(OSError):
 
 def to_errno(error: BaseException) -> int:
     """The errno that an application sees for `error`. Total: what is not known is EIO."""
+    import trio  # here, so that the command line and `import tierfs` start without it
+
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     if isinstance(error, MemoryError):

@@ -1,0 +1,65 @@
+"""The `tierfs` command: its sub-commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+import tierfs
+from tierfs.cli import files, flush, mount, output, settings, status, umount
+from tierfs.errors import TierfsError
+
+INTERRUPTED = 130
+"""Ctrl-C, as shells count it: 128 + SIGINT."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tierfs.__version__, prog_name="tierfs")
+def cli() -> None:
+    """One namespace over node-local NVMe and a shared tier.
+
+    Exit codes: 0 done; 1 usage, no daemon, refused; of flush and umount also 2 timed out, 3 stuck,
+    4 still open for writing, 5 held; of verify 3 differs.
+    """
+
+
+for command in (
+    mount.mount,
+    umount.umount,
+    flush.flush,
+    status.status,
+    files.ls,
+    files.locate,
+    files.accept,
+    files.discard,
+    settings.config,
+):
+    cli.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    # click's own codes are not ours: its usage error is 2, which here is flush's timeout.
+    try:
+        outcome = cli.main(args=arguments, prog_name="tierfs", standalone_mode=False)
+        sys.stdout.flush()
+    except click.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return 1
+    except TierfsError as error:
+        output.fail(str(error), error.exit_code)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader has gone (`tierfs ls | head`): nothing more to say, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return outcome if isinstance(outcome, int) else 0

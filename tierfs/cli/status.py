@@ -1,0 +1,85 @@
+"""``tierfs status``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from tierfs.cli import output
+from tierfs.config.units import format_duration, format_size
+from tierfs.control import requests
+from tierfs.control.client import call
+from tierfs.control.discovery import find_mount
+
+_SHOWN = 10
+
+
+@click.command()
+@click.argument("mountpoint", required=False, type=click.Path())
+@output.json_option
+def status(mountpoint: str | None) -> None:
+    """Show what is pending, what is wrong, and how full the tiers are."""
+    place, _ = find_mount(mountpoint)
+    result, _ = call(place, requests.Status())
+    if output.wants_json():
+        output.emit(result)
+        return
+    output.table(_rows(result))
+    for line in _troubles(result):
+        output.say(line)
+
+
+def _rows(s: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "mount", f"{s['mountpoint']} on {s['node']}, up {format_duration(s['uptime_seconds'])}"
+    yield "pending", _pending(s)
+    unsynced = format_duration(s["oldest_unsynced_seconds"])
+    yield "not synced", f"oldest for {unsynced}" if s["oldest_unsynced_seconds"] else "nothing"
+    yield "open", f"{s['open_for_write']} files for writing"
+    committed = f"{s['committed_files']} files, {format_size(s['committed_bytes'])}"
+    yield "committed", f"{committed} since the mount"
+    yield "sending", f"{format_size(s['write_rate_bytes'])}/s"
+    for tier in ("local", "shared"):
+        yield tier, _tier(s[tier])
+    if not s["passthrough"]:
+        yield "passthrough", f"no ({s['passthrough_reason']})"
+    yield "member", f"{s['member']} (pid {s['worker_pid']}, version {s['version']})"
+
+
+def _pending(s: dict[str, Any]) -> str:
+    if not s["pending_ops"]:
+        return "nothing: all that was closed is on the shared tier"
+    size = format_size(s["pending_bytes"])
+    age = format_duration(s["oldest_pending_seconds"])
+    return f"{s['pending_files']} files, {size}; {s['pending_ops']} changes, oldest {age}"
+
+
+def _tier(tier: dict[str, Any]) -> str:
+    free, total = format_size(tier["free_bytes"]), format_size(tier["total_bytes"])
+    return f"{tier['path']}: {free} free of {total}, {tier['state']}"
+
+
+def _troubles(s: dict[str, Any]) -> Iterator[str]:
+    yield from _section(
+        "retrying",
+        [
+            f"{r['path']}: {r['error']} (attempt {r['attempts']}, again in "
+            f"{format_duration(r['next_retry_seconds'])})"
+            for r in s["retrying"]
+        ],
+    )
+    yield from _section("stuck", [f"{i['path']}: {i['state']}: {i['error']}" for i in s["stuck"]])
+    yield from _section("held", [f"{i['path']}: {i['reason']}" for i in s["held"]])
+    yield from _section("open for long", s["open_long"])
+    yield from _section("not ours, left alone", s["foreign"])
+    if s["hidden"]:
+        yield f"and {s['hidden']} names that you may not see"
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield f"{title}: {len(lines)}"
+        yield from (f"  {line}" for line in lines[:_SHOWN])
+    if len(lines) > _SHOWN:
+        yield f"  and {len(lines) - _SHOWN} more (--json lists all)"

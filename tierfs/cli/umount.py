@@ -1,0 +1,105 @@
+"""``tierfs umount``: drain, detach, and wait until the daemon is gone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from contextlib import closing, suppress
+from typing import Any
+
+import click
+
+from tierfs.cli import flush, output, progress
+from tierfs.control import requests
+from tierfs.control.client import call
+from tierfs.control.discovery import NoMount, find_mount, mountpoints, read_session
+from tierfs.errors import TierfsError
+
+EXIT_TIMEOUT = 60.0
+"""Seconds that a daemon has to end after it detached; its locks are free only then."""
+
+_MNT_DETACH = 2  # umount2(2)
+
+
+@click.command()
+@click.argument("mountpoint", required=False, type=click.Path())
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="S", help="Wait at most S seconds."
+)
+@click.option("--force", is_flag=True, help="Detach at once; the backlog stays for the next mount.")
+@output.json_option
+def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
+    """Commit everything as `flush --wait` does, then unmount.
+
+    With an exit code other than 0 (those of flush) the mount stays as it is; 4 also while files
+    are open in it. Ctrl-C stops the waiting and leaves the mount.
+    """
+    place, path = find_mount(mountpoint)
+    if path != place:
+        raise TierfsError(f"{path}: not a mount point; the mount is {place}")
+    request = requests.Umount(timeout=timeout, force=force)
+    with suppress(ProcessLookupError), closing(_Daemon(place)) as daemon:
+        return _drain(place, request, daemon)
+    _detach_dead(place)
+    return 0
+
+
+class _Daemon:
+    """The process behind a mount, by a descriptor: its number may be somebody else's later."""
+
+    def __init__(self, mountpoint: str) -> None:
+        try:
+            self._descriptor = os.pidfd_open(read_session(mountpoint).pid)
+        except (NoMount, OSError):
+            raise ProcessLookupError from None
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within that time."""
+        return bool(select.select([self._descriptor], [], [], seconds)[0])
+
+    def close(self) -> None:
+        """Forget it."""
+        os.close(self._descriptor)
+
+
+def _drain(place: str, request: requests.Umount, daemon: _Daemon) -> int:
+    """Let the daemon unmount; its exit code.
+
+    Raises:
+        ProcessLookupError: there is a process of that number, but it is not the daemon.
+    """
+    try:
+        with progress.shown("umount") as on_event:
+            result, exit_code = call(place, request, on_event)
+    except NoMount:
+        if not request.force:
+            raise
+        raise ProcessLookupError from None
+    if exit_code == 0 and not daemon.wait(EXIT_TIMEOUT):
+        raise TierfsError(f"{place}: unmounted, but the daemon has not ended; see its log")
+    _say_end(place, result, exit_code, forced=request.force)
+    return exit_code
+
+
+def _say_end(place: str, result: dict[str, Any], exit_code: int, *, forced: bool) -> None:
+    if forced and not progress.as_lines():
+        left = len(result["remaining"]) + result["hidden"]
+        output.say(f"{place}: detached; {left} files stay for the next mount")
+        return
+    flush.report(result, exit_code, waited=True)
+    if not progress.as_lines():
+        output.say(f"{place}: {'still mounted' if exit_code else 'unmounted'}")
+
+
+def _detach_dead(place: str) -> None:
+    """Take away the mount of a daemon that is gone. What it had pending is in its local tier."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(place), _MNT_DETACH) != 0 and place in mountpoints():
+        code = ctypes.get_errno()
+        raise TierfsError(f"{place}: {os.strerror(code)}; unmounting needs root")
+    note = "its daemon was gone; detached. What was pending stays for the next mount"
+    if output.wants_json():
+        output.emit({"event": "result", "mountpoint": place, "note": note, "exit_code": 0})
+    else:
+        output.say(f"{place}: {note}")

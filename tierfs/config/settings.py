@@ -1,0 +1,170 @@
+"""The settings of one mount: every key, its default, its meaning and its rule, in one place."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tierfs.config.units import parse_duration
+
+DIGESTS = ("sha256", "xxh3_128")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def default_node() -> str:
+    """The label of this node when none is given: its host name."""
+    return socket.gethostname()
+
+
+def _directory(value: object) -> Path:
+    if not isinstance(value, str | Path) or not Path(value).is_absolute():
+        raise ValueError("must be an absolute path")
+    return Path(value)
+
+
+def _node(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 64:
+        raise ValueError("must be a text of 1 to 64 characters")
+    if not value.isprintable() or "/" in value:
+        raise ValueError("must be printable and without '/'")
+    return value
+
+
+def _choice(*allowed: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in allowed:
+            raise ValueError("must be one of " + ", ".join(allowed))
+        return str(value)
+
+    return parse
+
+
+def _count(low: int, high: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _fraction(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError("must be a fraction above 0 and at most 1, such as 0.85")
+    return float(value)
+
+
+def _seconds(low: float, high: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError('must be a duration such as "30s"')
+        seconds = parse_duration(value) if isinstance(value, str) else float(value)
+        if not math.isfinite(seconds) or not low <= seconds <= high:
+            raise ValueError(f"must lie between {low:g} s and {high:g} s")
+        return seconds
+
+    return parse
+
+
+def _key(parse: Callable[[object], Any], doc: str) -> dict[str, Any]:
+    return {"parse": parse, "doc": doc}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one mount was told; the metadata of each field carries its meaning and its rule.
+
+    Durations are seconds, paths absolute.
+    """
+
+    local: Path = field(
+        metadata=_key(
+            _directory,
+            "Directory of this node's local tier, on node-local NVMe (XFS with reflink is best; "
+            "ext4 works). Made when it is missing; must be empty or ours.",
+        )
+    )
+    shared: Path = field(
+        metadata=_key(
+            _directory,
+            "Directory of the shared tier, on a POSIX file system that every node mounts and that "
+            "does not squash root.",
+        )
+    )
+    node: str = field(
+        metadata=_key(
+            _node, "Label of this node in status and messages; the host name when it is not set."
+        ),
+        default_factory=default_node,
+    )
+    digest: str = field(
+        metadata=_key(
+            _choice(*DIGESTS),
+            "What verification compares: sha256 (cryptographic) or xxh3_128 (faster; finds "
+            "accidents, not attacks).",
+        ),
+        default="sha256",
+    )
+    transfer_files: int = field(
+        metadata=_key(_count(1, 64), "How many files are sent to the shared tier at once."),
+        default=4,
+    )
+    transfer_chunks: int = field(
+        metadata=_key(_count(1, 64), "How many 64 MiB chunks of one file are sent at once."),
+        default=4,
+    )
+    temporary_hold: float = field(
+        metadata=_key(
+            _seconds(0, 86400),
+            "How long a file under a temporary name (*.tmp and the like) is kept back: most are "
+            "renamed within moments.",
+        ),
+        default=30.0,
+    )
+    unlink_settle: float = field(
+        metadata=_key(
+            _seconds(0, 3600),
+            "How long removals inside a checkpoint wait for the removal of its marker, so that "
+            "the marker can go first.",
+        ),
+        default=2.0,
+    )
+    open_hold: float = field(
+        metadata=_key(
+            _seconds(1, 604800),
+            "After how long a file that is still open for writing is named in status.",
+        ),
+        default=600.0,
+    )
+    linger: float = field(
+        metadata=_key(
+            _seconds(0, 60),
+            "A close() that is not followed by the release of the file within this time came from "
+            "a duplicate descriptor (shell redirection, fork): the file counts as open.",
+        ),
+        default=1.0,
+    )
+    watermark: float = field(
+        metadata=_key(
+            _fraction,
+            "Fraction of the local tier's file system above which clean copies of committed files "
+            "are evicted, least recently used first. Nothing pending is ever evicted.",
+        ),
+        default=0.85,
+    )
+    log_level: str = field(
+        metadata=_key(
+            _choice(*LOG_LEVELS),
+            "debug (one line for each step of a commit), info, warning or error.",
+        ),
+        default="info",
+    )
+
+
+def keys() -> dict[str, Field[Any]]:
+    """Every key in the order of its definition."""
+    return {key.name: key for key in fields(Settings)}

@@ -1,0 +1,112 @@
+"""Who may read which names: the kernel's own answer, asked with the credentials of the caller.
+
+Walking modes by hand would have to repeat what the kernel knows of ACLs, groups and capabilities.
+So the question is put to the kernel as the caller: credentials on Linux belong to a thread
+(credentials(7)); glibc's setuid family spreads a change to all of them by signals, the raw system
+calls do not. A thread that lives for one question takes on the caller's groups and file system
+ids and ends with them: nothing has to be put back, no other thread ever has them, and nothing is
+forked. Leaving uid 0 takes the file system capabilities out of the thread's effective set by
+itself (capabilities(7), "Effect of user ID changes").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+import trio
+
+from tierfs.control.server import Peer
+
+_SYSCALLS = {
+    # setgroups, setfsuid, setfsgid: asm/unistd_64.h and asm-generic/unistd.h
+    "x86_64": (116, 122, 123),
+    "aarch64": (159, 151, 152),
+}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _HasPath(Protocol):
+    @property
+    def path(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=_HasPath)
+
+
+async def only_visible(
+    items: Iterable[Item], peer: Peer, limiter: trio.CapacityLimiter
+) -> tuple[tuple[Item, ...], int]:
+    """Of `items` those whose path the caller may learn, and how many others there are.
+
+    A name may be learnt by whom its directory lets list it and reach it. The paths are looked up
+    through the mount, so this is never called where the mount cannot answer; `limiter` bounds the
+    threads.
+
+    Raises:
+        OSError: the credentials could not be taken on; nothing was shown.
+    """
+    everything = tuple(items)
+    if peer.is_root or not everything:
+        return everything, 0
+    parents = {os.path.dirname(item.path) for item in everything}
+    readable = await trio.to_thread.run_sync(
+        _listable, parents, peer, limiter=limiter, abandon_on_cancel=True
+    )
+    shown = tuple(item for item in everything if os.path.dirname(item.path) in readable)
+    return shown, len(everything) - len(shown)
+
+
+async def may_see(path: str, peer: Peer, limiter: trio.CapacityLimiter) -> bool:
+    """Whether the caller may learn that `path` is there (see :func:`only_visible`)."""
+    if peer.is_root:
+        return True
+    parent = os.path.dirname(path)
+    found = await trio.to_thread.run_sync(
+        _listable, {parent}, peer, limiter=limiter, abandon_on_cancel=True
+    )
+    return parent in found
+
+
+def _listable(directories: set[str], peer: Peer) -> set[str]:
+    """Which of `directories` the caller may list and enter."""
+    found: set[str] = set()
+    failure: list[OSError] = []
+
+    def ask() -> None:
+        try:
+            _become(peer)
+            # With effective ids: faccessat2(2) then uses the file system ids as they are.
+            found.update(
+                d for d in directories if os.access(d, os.R_OK | os.X_OK, effective_ids=True)
+            )
+        except OSError as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=ask, name="tierfs-access", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return found
+
+
+def _become(peer: Peer) -> None:
+    """Give this thread, for the rest of its life, the file system identity of `peer`."""
+    numbers = _SYSCALLS.get(platform.machine())
+    if numbers is None:
+        raise OSError(f"names are shown to root only on {platform.machine()}")
+    setgroups, setfsuid, setfsgid = numbers
+    groups = (ctypes.c_uint32 * len(peer.groups))(*peer.groups)
+    if _libc.syscall(ctypes.c_long(setgroups), ctypes.c_size_t(len(peer.groups)), groups) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"setgroups: {os.strerror(code)}")
+    for number, identity in ((setfsgid, peer.gid), (setfsuid, peer.uid)):
+        _libc.syscall(ctypes.c_long(number), ctypes.c_uint32(identity))
+        # These two report no errors: an invalid id changes nothing and returns the one in force.
+        if _libc.syscall(ctypes.c_long(number), ctypes.c_uint32(0xFFFFFFFF)) != identity:
+            raise PermissionError(f"cannot act as user {peer.uid}, group {peer.gid}")

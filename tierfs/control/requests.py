@@ -1,0 +1,145 @@
+"""Every request of the control socket, and the answer to each by its class in `results`.
+
+The server makes a request of the message and hands it to the handler of its command. Paths are
+absolute, as the mount shows them, in text (surrogate escapes for what is not UTF-8). Times are
+seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from tierfs.control.protocol import ProtocolError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a client asks for."""
+
+    command: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush(Request):
+    """Send what is pending under `paths` (none: in the whole mount) now. → FlushResult
+
+    Holds that only wait for time end, stuck files are tried again. With `wait` the answer comes
+    when everything that can be committed is, or after `timeout`; Progress events come before it.
+    Without it the answer comes at once, with exit code 0, and lists what is still to be done.
+    """
+
+    command = "flush"
+    paths: tuple[str, ...] = ()
+    wait: bool = False
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Umount(Request):
+    """Flush everything like Flush(wait=True), then unmount and exit. → FlushResult
+
+    With an exit code other than 0 the mount stays. `force` detaches at once and leaves the
+    backlog to the next mount. For root and for whom mounted it.
+    """
+
+    command = "umount"
+    timeout: float | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status(Request):
+    """How the mount is. → StatusResult"""
+
+    command = "status"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class List(Request):
+    """The entries of the directory `path`, or the one entry `path`. → ListResult"""
+
+    command = "ls"
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locate(Request):
+    """Where the content of `path` is and why it is not yet elsewhere. → LocateResult"""
+
+    command = "locate"
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept(Request):
+    """Commit the suspect, torn or stuck file `path` as it is. → Decided
+
+    For root and for the file's owner.
+    """
+
+    command = "accept"
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard(Request):
+    """Forget the pending content of the suspect, torn or stuck file `path`. → Decided
+
+    The name then shows what the shared tier has, or nothing. For root and for the file's owner.
+    """
+
+    command = "discard"
+    path: str
+
+
+REQUESTS: MappingProxyType[str, type[Request]] = MappingProxyType(
+    {kind.command: kind for kind in (Flush, Umount, Status, List, Locate, Accept, Discard)}
+)
+
+
+def to_message(request: Request) -> dict[str, Any]:
+    """`request` as it goes over the wire."""
+    return {"command": request.command, **asdict(request)}
+
+
+def from_message(message: dict[str, Any]) -> Request:
+    """The request in `message`.
+
+    Raises:
+        ProtocolError: an unknown command, or fields that it does not have.
+    """
+    values = dict(message)
+    kind = REQUESTS.get(str(values.pop("command", None)))
+    if kind is None:
+        raise ProtocolError(f"control socket: unknown command {message.get('command')!r}")
+    known = {item.name: item for item in fields(kind)}
+    if unknown := values.keys() - known.keys():
+        raise ProtocolError(f"control socket: {kind.command}: unknown field {min(unknown)!r}")
+    try:
+        return kind(**{name: _typed(str(known[name].type), v) for name, v in values.items()})
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"control socket: {kind.command}: {error}") from None
+
+
+def _typed(annotation: str, value: object) -> object:
+    """`value` from JSON, checked against the few types that requests use."""
+    ok: bool
+    match annotation:
+        case "bool":
+            ok = isinstance(value, bool)
+        case "str":
+            ok = isinstance(value, str) and "\0" not in value
+        case "float | None":
+            ok = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        case _:
+            ok = isinstance(value, list) and all(_is_path(item) for item in value)
+            value = tuple(value) if isinstance(value, list) else value
+    if not ok:
+        raise ValueError(f"not a {annotation}: {value!r}")
+    return value
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
