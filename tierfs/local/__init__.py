@@ -1,0 +1,6 @@
+"""The local tier: objects by id, each with content, attributes and what salvage needs to know."""
+
+from tierfs.local.identity import TEST_BOOT_ID, TEST_MOUNT_ID
+from tierfs.local.store import ObjectStore
+
+__all__ = ["TEST_BOOT_ID", "TEST_MOUNT_ID", "ObjectStore"]

@@ -1,0 +1,77 @@
+"""The xattrs of an object that are ours: what it is, and the name to salvage it under."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from tierfs.model import Kind, Name, ObjectId
+from tierfs.osio import OS
+
+PREFIX = b"user.tierfs."
+NAME = PREFIX + b"name"
+"""Parent's directory id in hex, a colon, the name."""
+KIND = PREFIX + b"kind"
+"""What a regular file stands for: symlink, fifo or socket. Absent: a file, or a directory."""
+STUB = PREFIX + b"stub"
+"""Present, empty: attributes only; the content is not here."""
+
+_STOOD_FOR = frozenset({Kind.SYMLINK, Kind.FIFO, Kind.SOCKET, Kind.OTHER})
+
+
+def set_name(system: OS, fd: int, parent: ObjectId, name: Name) -> None:
+    """Label the object `fd` for salvage."""
+    system.set_xattr("local.label", fd, NAME, b"%x:%b" % (parent, name))
+
+
+def parse_name(value: bytes) -> tuple[ObjectId, Name]:
+    """Parent and name in the value of the xattr NAME. ValueError if it is none."""
+    parent, colon, name = value.partition(b":")
+    if not colon:
+        raise ValueError(f"no colon in {value!r}")
+    return ObjectId(int(parent, 16)), name
+
+
+def set_kind(system: OS, fd: int, kind: Kind) -> None:
+    """Say what the regular file `fd` stands for, unless that is a file."""
+    if kind in _STOOD_FOR:
+        system.set_xattr("local.label", fd, KIND, kind.value.encode())
+
+
+def kind_of(system: OS, fd: int) -> Kind:
+    """What the regular file `fd` stands for."""
+    value = get(system, fd, KIND)
+    return Kind.FILE if value is None else Kind(value.decode())
+
+
+def get(system: OS, fd: int, name: bytes) -> bytes | None:
+    """The value of an xattr; None where there is none."""
+    try:
+        return system.get_xattr("local.label", fd, name)
+    except OSError as error:
+        if error.errno == errno.ENODATA:
+            return None
+        raise
+
+
+def check_readable(kind: Kind, name: bytes) -> None:
+    """Raise what Linux would for reading the xattr `name` of an object of this kind."""
+    if name.startswith(PREFIX) or (kind in _STOOD_FOR and name.startswith(b"user.")):
+        raise _error(errno.ENODATA, name)
+    _check_acl(kind, name)
+
+
+def check_writable(kind: Kind, name: bytes) -> None:
+    """Raise what Linux would for changing the xattr `name` of an object of this kind."""
+    if name.startswith(PREFIX) or (kind in _STOOD_FOR and name.startswith(b"user.")):
+        raise _error(errno.EPERM, name)
+    _check_acl(kind, name)
+
+
+def _check_acl(kind: Kind, name: bytes) -> None:
+    if kind is Kind.SYMLINK and name.startswith(b"system.posix_acl_"):
+        raise _error(errno.EOPNOTSUPP, name)
+
+
+def _error(code: int, name: bytes) -> OSError:
+    return OSError(code, os.strerror(code), name)

@@ -1,0 +1,330 @@
+"""The objects of the local tier. All methods block, raise OSError, and may run in any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tierfs.errors import TierError
+from tierfs.local import labels
+from tierfs.local.fanout import FanOut, file_name
+from tierfs.local.identity import Identity
+from tierfs.model import Attributes, Kind, Name, ObjectId
+from tierfs.osio import OS
+
+# Whitelisted: appending is decided by the caller's offsets, direct I/O would need aligned buffers,
+# truncation may concern another object, and the kernel passes flags that open(2) does not know.
+_OPEN_FLAGS = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+_TARGET_BYTES = 4096
+
+
+class ObjectStore:
+    """Content and attributes by object id, below one local directory that this process holds.
+
+    Attributes:
+        member: random id made with the local directory, 32 hex digits.
+        boot_changed: see `remember_boot`.
+    """
+
+    def __init__(self, system: OS, root: int, identity: Identity, fan: FanOut) -> None:
+        self._system = system
+        self._root = root
+        self._identity = identity
+        self._fan = fan
+        self.member = identity.member
+
+    @classmethod
+    def open(cls, path: Path | str, system: OS) -> ObjectStore:
+        """Lock the local tier `path` and set it up if it is empty.
+
+        TierError, in one line, if it is missing, neither empty nor ours, of another format, in use
+        (names the process), or cannot be written; nothing is made in it then.
+        """
+        name = os.fspath(path)
+        with contextlib.ExitStack() as stack:
+            try:
+                root = system.open_root("local.open", name)
+                stack.callback(system.close, "local.open", root)
+                identity = stack.enter_context(Identity(system, name, root))
+                fan = FanOut(system, root)
+            except OSError as error:
+                raise TierError(
+                    f"local tier {name}: {error.strerror}: name a directory that exists and that "
+                    "tierfs may write to"
+                ) from error
+            stack.pop_all()
+        return cls(system, root, identity, fan)
+
+    @property
+    def boot_changed(self) -> bool:
+        """Whether this is another boot, or another mount, than `remember_boot` last saw."""
+        return self._identity.boot_changed
+
+    def remember_boot(self) -> None:
+        """Durably note this boot and mount: all that the last one left in doubt is marked."""
+        self._identity.remember_boot()
+
+    # Making and removing
+
+    def create(
+        self,
+        object_id: ObjectId,
+        kind: Kind,
+        *,
+        mode: int,
+        uid: int,
+        gid: int,
+        parent: ObjectId,
+        name: Name,
+        target: bytes = b"",
+    ) -> int:
+        """Make an object; returns a descriptor open for reading and writing if a FILE, else -1.
+
+        `target` is that of a SYMLINK. EEXIST if the id is taken; after any error nothing is left.
+        """
+        with self._making(object_id, kind) as fd:
+            labels.set_name(self._system, fd, parent, name)
+            labels.set_kind(self._system, fd, kind)
+            if target:
+                self._system.pwrite_all("local.create", fd, target, 0)
+            self._own(fd, mode, uid, gid)
+        if kind is Kind.FILE:
+            return fd
+        self._system.close("local.create", fd)
+        return -1
+
+    def create_stub(
+        self,
+        object_id: ObjectId,
+        attributes: Attributes,
+        xattrs: dict[bytes, bytes],
+        parent: ObjectId,
+        name: Name,
+    ) -> None:
+        """Make an object that has all but the content: a FILE is one hole of the right size."""
+        system = self._system
+        with self._making(object_id, attributes.kind) as fd:
+            labels.set_name(system, fd, parent, name)
+            labels.set_kind(system, fd, attributes.kind)
+            if attributes.kind is Kind.FILE:
+                system.set_xattr("local.create", fd, labels.STUB, b"")
+                system.ftruncate("local.create", fd, attributes.size)
+            for key, value in xattrs.items():
+                system.set_xattr("local.create", fd, key, value)
+            self._own(fd, attributes.mode, attributes.uid, attributes.gid)
+            system.utime_fd("local.create", fd, attributes.atime_ns, attributes.mtime_ns)
+        system.close("local.create", fd)
+
+    def clone(self, source: ObjectId, target: ObjectId) -> bool:
+        """Make `target` a reflink of the FILE `source`, attributes, xattrs and labels included.
+
+        False where the file system cannot share blocks; nothing is left behind then.
+        """
+        system = self._system
+        with self._opened(source, os.O_RDONLY) as source_fd:
+            with self._making(target, Kind.FILE) as fd:
+                cloned = system.clone("local.clone", source_fd, fd)
+                if cloned:
+                    self._copy_attributes(source_fd, fd)
+            system.close("local.clone", fd)
+        if not cloned:
+            self.remove(target)
+        return cloned
+
+    def remove(self, object_id: ObjectId) -> None:
+        """Remove an object; no error if there is none. Open descriptors go on working."""
+        name = file_name(object_id)
+        with contextlib.suppress(FileNotFoundError):
+            directory = self._fan.directory(object_id)
+            try:
+                self._system.unlink_at("local.remove", directory, name)
+            except IsADirectoryError:
+                self._system.rmdir_at("local.remove", directory, name)
+
+    # Content
+
+    def open_object(self, object_id: ObjectId, flags: int) -> int:
+        """Open with the access mode and the sync flags of `flags`; all others are dropped."""
+        directory = self._fan.directory(object_id)
+        name = file_name(object_id)
+        return self._system.open_at("local.open", directory, name, flags & _OPEN_FLAGS)
+
+    def target(self, object_id: ObjectId) -> bytes:
+        """The target of a SYMLINK."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            buffer = bytearray(_TARGET_BYTES)
+            return bytes(buffer[: self._system.pread_into("local.target", fd, buffer, 0)])
+
+    def is_stub(self, object_id: ObjectId) -> bool:
+        """Whether its content is missing here."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            return labels.get(self._system, fd, labels.STUB) is not None
+
+    def mark_complete(self, object_id: ObjectId) -> None:
+        """The content of a stub has been fetched: it is a data object now."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            if labels.get(self._system, fd, labels.STUB) is not None:
+                self._system.remove_xattr("local.complete", fd, labels.STUB)
+
+    def sync(self, object_id: ObjectId) -> None:
+        """Make content, attributes, xattrs and the entry of the object durable."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            self._system.fsync("local.fsync", fd)
+        self._system.fsync_dir("local.fsync_dir", self._fan.directory(object_id))
+
+    # Attributes
+
+    def attributes(self, object_id: ObjectId, kind: Kind | None = None) -> Attributes:
+        """What stat(2) says, with the kind that the object stands for.
+
+        A caller that knows `kind` saves three system calls.
+        """
+        if kind is None:
+            with self._opened(object_id, os.O_RDONLY) as fd:
+                st = self._system.fstat("local.stat", fd)
+                kind = self._kind(fd, st)
+        else:
+            directory = self._fan.directory(object_id)
+            st = self._system.stat_at("local.stat", directory, file_name(object_id))
+        found = Attributes.of(st)
+        return found if found.kind is kind else replace(found, kind=kind)
+
+    def kind(self, object_id: ObjectId) -> Kind:
+        """What the object is."""
+        return self.attributes(object_id).kind
+
+    def set_attributes(
+        self,
+        object_id: ObjectId,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        atime_ns: int | None = None,
+        mtime_ns: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Change what is not None: size, owner, mode, times, in this order.
+
+        So a change of the owner clears setuid and setgid, as on Linux, unless `mode` sets them.
+        """
+        system = self._system
+        with self._opened(object_id, os.O_RDONLY if size is None else os.O_RDWR) as fd:
+            if size is not None:
+                system.ftruncate("local.setattr", fd, size)
+            if uid is not None or gid is not None:
+                owner = -1 if uid is None else uid
+                system.fchown("local.setattr", fd, owner, -1 if gid is None else gid)
+            if mode is not None:
+                system.fchmod("local.setattr", fd, stat.S_IMODE(mode))
+            if atime_ns is not None or mtime_ns is not None:
+                system.utime_fd("local.setattr", fd, atime_ns, mtime_ns)
+
+    def relabel(self, object_id: ObjectId, parent: ObjectId, name: Name) -> None:
+        """Note the new name of the object, for salvage."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            labels.set_name(self._system, fd, parent, name)
+
+    def get_xattr(self, object_id: ObjectId, name: bytes) -> bytes:
+        """The value of `name`; ENODATA if there is none, or if it is one of ours."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            labels.check_readable(self._kind(fd), name)
+            return self._system.get_xattr("local.xattr", fd, name)
+
+    def set_xattr(self, object_id: ObjectId, name: bytes, value: bytes, flags: int = 0) -> None:
+        """Set `name`; EPERM for our own, and for user.* of what is neither file nor directory."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            labels.check_writable(self._kind(fd), name)
+            self._system.set_xattr("local.xattr", fd, name, value, flags)
+
+    def list_xattrs(self, object_id: ObjectId) -> list[bytes]:
+        """The names of all xattrs but ours, trusted.* included."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            names = self._system.list_xattr("local.xattr", fd)
+        return [name for name in names if not name.startswith(labels.PREFIX)]
+
+    def remove_xattr(self, object_id: ObjectId, name: bytes) -> None:
+        """Remove `name`; ENODATA if there is none, EPERM as for `set_xattr`."""
+        with self._opened(object_id, os.O_RDONLY) as fd:
+            labels.check_writable(self._kind(fd), name)
+            self._system.remove_xattr("local.xattr", fd, name)
+
+    # The whole
+
+    def ids(self) -> Iterator[ObjectId]:
+        """Every object. One that is made or removed meanwhile may be missing or there."""
+        return self._fan.ids()
+
+    def is_empty(self) -> bool:
+        """Whether there is no object: only then may the journal be missing."""
+        return next(self._fan.ids(), None) is None
+
+    def usage(self) -> tuple[int, int]:
+        """(total, free) bytes of the file system of the local tier."""
+        found = self._system.statvfs("local.usage", self._root)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def foreign(self) -> list[str]:
+        """Paths below the local tier that are not ours: left alone."""
+        return [os.fsdecode(path) for path in (*self._identity.foreign(), *self._fan.foreign())]
+
+    def close(self) -> None:
+        """Close all descriptors and give the lock back."""
+        self._fan.close()
+        self._identity.release()
+        self._system.close("local.close", self._root)
+
+    # Inside
+
+    @contextmanager
+    def _opened(self, object_id: ObjectId, flags: int) -> Iterator[int]:
+        directory = self._fan.directory(object_id)
+        fd = self._system.open_at("local.open", directory, file_name(object_id), flags)
+        try:
+            yield fd
+        finally:
+            self._system.close("local.open", fd)
+
+    @contextmanager
+    def _making(self, object_id: ObjectId, kind: Kind) -> Iterator[int]:
+        """A new, still bare object; it is gone again if the block fails, else `fd` stays open."""
+        directory = self._fan.directory(object_id, make=True)
+        name = file_name(object_id)
+        flags = _CREATE
+        if kind is Kind.DIRECTORY:
+            self._system.mkdir_at("local.create", directory, name, 0o700)
+            flags = os.O_RDONLY | os.O_DIRECTORY
+        fd = self._system.open_at("local.create", directory, name, flags, 0o600)
+        try:
+            yield fd
+        except BaseException:
+            self._system.close("local.create", fd)
+            self.remove(object_id)
+            raise
+
+    def _own(self, fd: int, mode: int, uid: int, gid: int) -> None:
+        # Objects are made as the daemon's own; setuid and setgid would not outlive a later chown.
+        if (uid, gid) != (os.geteuid(), os.getegid()):
+            self._system.fchown("local.create", fd, uid, gid)
+        self._system.fchmod("local.create", fd, stat.S_IMODE(mode))
+
+    def _copy_attributes(self, source: int, target: int) -> None:
+        system = self._system
+        st = system.fstat("local.clone", source)
+        system.fchown("local.clone", target, st.st_uid, st.st_gid)
+        for name in system.list_xattr("local.clone", source):
+            value = labels.get(system, source, name)
+            if value is not None:
+                system.set_xattr("local.clone", target, name, value)
+        system.fchmod("local.clone", target, stat.S_IMODE(st.st_mode))
+        system.utime_fd("local.clone", target, st.st_atime_ns, st.st_mtime_ns)
+
+    def _kind(self, fd: int, st: os.stat_result | None = None) -> Kind:
+        found = Kind.of_mode((st or self._system.fstat("local.stat", fd)).st_mode)
+        return labels.kind_of(self._system, fd) if found is Kind.FILE else found
