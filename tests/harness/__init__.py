@@ -1,6 +1,7 @@
 """Helpers of the tests that use a real mount: nodes, devices that fail, and what to compare."""
 
-from tests.harness.devices import LoopDevice, frozen, shut_down
+from tests.harness.devices import LoopDevice, frozen, immutable, shut_down, stuttering
+from tests.harness.errors import fails_with
 from tests.harness.events import Event, Recorder
 from tests.harness.node import CommandResult, Node
 from tests.harness.trees import Difference, compare, snapshot
@@ -16,8 +17,11 @@ __all__ = [
     "Recorder",
     "as_user",
     "compare",
+    "fails_with",
     "frozen",
+    "immutable",
     "shut_down",
     "snapshot",
+    "stuttering",
     "wait_until",
 ]

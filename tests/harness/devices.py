@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,3 +106,32 @@ def frozen(device: LoopDevice) -> Iterator[None]:
 def shut_down(device: LoopDevice) -> None:
     """Make every further call on `device` fail with EIO, as a dead drive does."""
     run("xfs_io", "-x", "-c", "shutdown", device.mountpoint)
+
+
+@contextmanager
+def stuttering(device: LoopDevice, stall: float = 0.15, run_for: float = 0.03) -> Iterator[None]:
+    """Writes to `device` get through only in short moments, as on a congested fabric."""
+    stop = threading.Event()
+
+    def freeze_and_thaw() -> None:
+        while not stop.wait(run_for):
+            with frozen(device):
+                stop.wait(stall)
+
+    thread = threading.Thread(target=freeze_and_thaw, name="stutter", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def immutable(path: Path) -> Iterator[None]:
+    """Nobody, root included, can replace or remove `path`: EPERM, a permanent error."""
+    run("chattr", "+i", path)
+    try:
+        yield
+    finally:
+        run("chattr", "-i", path)

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tests.harness.waiting import wait_until
 
-RUN = Path("/run/tierfs")
 CHECKOUT = Path(__file__).parents[2]
 
 _SUSPICIOUS = re.compile(r"Traceback|ExceptionGroup|\b(?:WARNING|ERROR|CRITICAL)\b", re.IGNORECASE)
@@ -66,11 +65,11 @@ class Node:
         self.environment: dict[str, str] = {}
         self.settings: dict[str, object] = {}
         self.expected: list[str] = []
-        self.logs: list[str] = []
+        self.pid = 0
+        self._logs: list[BinaryIO] = []
+        self._notes: list[str] = []
         self.local.mkdir(parents=True, exist_ok=True)
         self.mount.mkdir(parents=True, exist_ok=True)
-        self._log = self.root / "daemon.log"
-        self._foreground: subprocess.Popen[bytes] | None = None
 
     def command(self, *words: str | Path) -> list[str]:
         """The argument vector of a `tierfs` command of the interpreter under test."""
@@ -81,17 +80,20 @@ class Node:
     ) -> CommandResult:
         """Run a `tierfs` command to its end, as user `uid` if given."""
         done = subprocess.run(
-            self.command(*words),
+            [*([] if uid is None else _becoming(uid)), *self.command(*words)],
             capture_output=True,
             text=True,
             timeout=timeout,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT), **self.environment},
+            env={**os.environ, **self.python_path(), **self.environment},
             cwd="/",
-            **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),
         )
         return CommandResult(done.returncode, done.stdout, done.stderr)
+
+    def python_path(self) -> dict[str, str]:
+        """The environment in which `tierfs` is that of this checkout."""
+        return {"PYTHONPATH": str(CHECKOUT)}
 
     def mount_words(self, *more: str) -> list[str | Path]:
         """The words of `tierfs mount` for this node."""
@@ -105,8 +107,10 @@ class Node:
 
     def start(self, *more: str, timeout: float = 60.0) -> Node:
         """Mount, in the background as users do; fails with what the command said."""
-        result = self.cli(*self.mount_words(*more), timeout=timeout)
+        result = self.cli(*self.mount_words("--json", *more), timeout=timeout)
         assert result.code == 0, f"mount failed ({result.code}): {result.err or result.out}"
+        self.pid = int(result.json["pid"])
+        self._open_log(result.json["log"])
         return self
 
     def flush(
@@ -128,19 +132,6 @@ class Node:
         assert result.code == 0, result.err
         return dict(result.json)
 
-    @property
-    def pid(self) -> int:
-        """Process id of the worker that serves the mount."""
-        return int(self.session()["pid"])
-
-    def session(self) -> dict[str, Any]:
-        """The session file of the mount."""
-        for file in RUN.glob("*/session.json"):
-            session = json.loads(file.read_text())
-            if session["mountpoint"] == str(self.mount):
-                return dict(session, directory=str(file.parent))
-        raise AssertionError(f"no session file in {RUN} for {self.mount}")
-
     def is_mounted(self) -> bool:
         """Whether anything is mounted at the mount point, dead or alive."""
         mounts = Path("/proc/self/mountinfo").read_text()
@@ -158,24 +149,17 @@ class Node:
 
     def kill(self) -> None:
         """`kill -9` of the daemon; the dead mount stays, as it does in life."""
-        pid = self.pid
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not _alive(pid), f"daemon {pid} to die")
-        self._collect_log()
+        os.kill(self.pid, signal.SIGKILL)
+        wait_until(lambda: not _alive(self.pid), f"daemon {self.pid} to die", poll=0.002)
 
     def terminate(self, timeout: float = 30.0) -> None:
         """SIGTERM; the daemon must detach and end."""
-        pid = self.pid
-        os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not _alive(pid), f"daemon {pid} to end", timeout=timeout)
-        self._collect_log()
+        os.kill(self.pid, signal.SIGTERM)
+        wait_until(lambda: not _alive(self.pid), f"daemon {self.pid} to end", timeout=timeout)
 
     def umount(self, *more: str) -> CommandResult:
         """`tierfs umount` of this mount."""
-        result = self.cli("umount", self.mount, *more)
-        if result.code == 0:
-            self._collect_log()
-        return result
+        return self.cli("umount", self.mount, "--json", *more)
 
     def restart(self) -> None:
         """Detach at once with the backlog, and mount again."""
@@ -185,51 +169,35 @@ class Node:
 
     def close(self) -> None:
         """End the daemon whatever state it is in, and detach the mount."""
-        if self.is_mounted():
-            self._end_daemon()
+        self._end_daemon()
         while self.is_mounted():
             subprocess.run(["umount", "-l", str(self.mount)], check=False, capture_output=True)
-        self._collect_log()
 
     def _end_daemon(self) -> None:
-        try:
-            pid = self.pid
-        except AssertionError:
+        if not self.pid or not _alive(self.pid):
             return
-        if not _alive(pid):
-            return
-        os.kill(pid, signal.SIGTERM)
+        os.kill(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + 15
-        while _alive(pid) and time.monotonic() < deadline:
+        while _alive(self.pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        if _alive(pid):
-            self.logs.append(f"ERROR daemon {pid} did not end within 15 s of SIGTERM")
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not _alive(pid), f"daemon {pid} to die")
+        if _alive(self.pid):
+            self._notes.append(f"ERROR daemon {self.pid} did not end within 15 s of SIGTERM")
+            os.kill(self.pid, signal.SIGKILL)
+            wait_until(lambda: not _alive(self.pid), f"daemon {self.pid} to die")
+
+    def _open_log(self, path: str) -> None:
+        """Hold the log open: a clean umount may remove it."""
+        known = {os.fstat(log.fileno()).st_ino for log in self._logs}
+        if os.stat(path).st_ino not in known:
+            self._logs.append(open(path, "rb"))  # noqa: SIM115
 
     def log_text(self) -> str:
         """Everything that the daemons of this node have logged so far."""
-        self._collect_log()
-        return "\n".join(self.logs)
-
-    def _collect_log(self) -> None:
-        for file in self._log_files():
-            text = file.read_text(errors="replace")
-            if text and text not in self.logs:
-                self.logs = [log for log in self.logs if not text.startswith(log)] + [text]
-
-    def _log_files(self) -> Iterator[Path]:
-        for session in RUN.glob("*"):
-            if session.name.endswith(self.mount.name) and self._is_ours(session):
-                yield from session.glob("*.log")
-
-    def _is_ours(self, directory: Path) -> bool:
-        unescaped = re.sub(
-            r"\\x([0-9a-f]{2})",
-            lambda found: chr(int(found[1], 16)),
-            directory.name.replace("-", "/"),
-        )
-        return unescaped.strip("/") == str(self.mount).strip("/")
+        parts = list(self._notes)
+        for log in self._logs:
+            log.seek(0)
+            parts.append(log.read().decode(errors="replace"))
+        return "\n".join(parts)
 
     def unexpected(self) -> list[str]:
         """Lines of the log that should make the test fail."""
@@ -240,6 +208,17 @@ class Node:
             for line in lines
             if _SUSPICIOUS.search(line) and not any(rule.search(line) for rule in allowed)
         ]
+
+
+def _becoming(uid: int) -> list[str]:
+    """The words of setpriv(1) that run a command as `uid`.
+
+    An interpreter under /root can be reached by nobody else: CAP_DAC_READ_SEARCH opens the way
+    to it. The daemon goes by the peer's uid, so the answers are those of `uid` all the same.
+    """
+    cap = "+dac_read_search"
+    words = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+    return [*words, f"--inh-caps={cap}", f"--ambient-caps={cap}"]
 
 
 def _alive(pid: int) -> bool:
