@@ -27,7 +27,7 @@ CLIENT_MODULES = ("client", "discovery", "protocol", "requests", "results")
 """Modules of `control` that run in clients: as cheap to import, and as low, as layer 1."""
 
 CLI_MAY_IMPORT = {
-    "tierfs.config", "tierfs.errors", "tierfs.osio", "tierfs.shared.digest",
+    "tierfs.config", "tierfs.errors", "tierfs.osio", "tierfs.shared.digest", "tierfs.shared.layout",
     *(f"tierfs.control.{name}" for name in CLIENT_MODULES),
 }  # fmt: skip
 

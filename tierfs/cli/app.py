@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 import tierfs
-from tierfs.cli import files, flush, mount, output, settings, status, umount
+from tierfs.cli import files, flush, mount, output, settings, status, umount, verify
 from tierfs.errors import TierfsError
 
 INTERRUPTED = 130
@@ -35,6 +35,7 @@ for command in (
     files.locate,
     files.accept,
     files.discard,
+    verify.verify,
     settings.config,
 ):
     cli.add_command(command)
