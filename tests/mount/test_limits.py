@@ -1,0 +1,193 @@
+"""Full tiers, dying tiers, and what must not grow for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import LoopDevice, Node, compare, fails_with, frozen, shut_down, wait_until
+
+MIB = 1 << 20
+
+
+def object_files(node: Node) -> list[Path]:
+    """Every object of the local tier, directories included."""
+    return list((node.local / "objects").glob("??/*"))
+
+
+def journal_bytes(node: Node) -> int:
+    """Size of the journal and its WAL."""
+    return sum(path.stat().st_size for path in node.local.glob("journal*"))
+
+
+def journal_rows(node: Node) -> int:
+    """Rows of pending ops, read from a copy once the daemon has gone."""
+    database = next(node.local.glob("journal*.db"))
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+        table = "op" if "op" in tables else "ops"
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def save(parent: Path, step: int, size: int = 2000) -> None:
+    folder = parent / f"step_{step}"
+    folder.mkdir()
+    for rank in range(2):
+        (folder / f"__{rank}_0.distcp").write_bytes(bytes([step % 256, rank]) * size)
+    (folder / ".metadata.tmp").write_bytes(b"m")
+    os.rename(folder / ".metadata.tmp", folder / ".metadata")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_thousand_rounds_leave_nothing_behind(node: Node) -> None:
+    largest_journal = most_objects = 0
+    for step in range(1, 1001):
+        save(node.mount, step)
+        if step > 2:
+            shutil.rmtree(node.mount / f"step_{step - 2}")
+        if step % 100 == 0:
+            node.settle()
+            most_objects = max(most_objects, len(object_files(node)))
+            largest_journal = max(largest_journal, journal_bytes(node))
+    node.settle()
+    assert sorted(os.listdir(node.mount)) == ["step_1000", "step_999"]
+    compare(node.mount, node.shared)
+    assert most_objects < 60
+    assert largest_journal < 16 * MIB
+    assert [p for p in (node.shared / ".tierfs" / "staging").rglob("*") if p.is_file()] == []
+    assert node.umount().code == 0
+    assert journal_rows(node) == 0
+    assert journal_bytes(node) < 4 * MIB
+
+
+def test_full_local_tier_gives_enospc_and_loses_nothing(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    local = make_device("local", 320 * MIB)
+    shared = make_device("shared", 1024 * MIB)
+    node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
+    node.expected = [r"ENOSPC|No space"]
+    node.start()
+    closed: list[int] = []
+    with frozen(shared):
+        with fails_with(errno.ENOSPC):
+            for index in range(40):
+                with (node.mount / f"f{index}").open("wb", buffering=0) as file:
+                    file.write(bytes([index]) * 16 * MIB)
+                closed.append(index)
+        assert len(closed) >= 5
+        for index in closed:
+            assert (node.mount / f"f{index}").read_bytes() == bytes([index]) * 16 * MIB
+    failed = node.mount / f"f{len(closed)}"
+    if failed.exists():
+        failed.unlink()
+    node.settle()
+    compare(node.mount, shared.mountpoint)
+    assert len(os.listdir(node.mount)) == len(closed)
+    (node.mount / "after").write_bytes(b"x" * 16 * MIB)
+    node.settle()
+
+
+def test_clean_copies_make_room_for_new_files(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    local = make_device("local", 320 * MIB)
+    shared = make_device("shared", 2048 * MIB)
+    node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
+    node.settings = {"watermark": 0.6}
+    node.start()
+    for index in range(40):  # three times what fits
+        (node.mount / f"f{index}").write_bytes(bytes([index]) * 20 * MIB)
+        node.settle(node.mount / f"f{index}")
+    used = os.statvfs(local.mountpoint)
+    assert used.f_bfree > used.f_blocks * 0.2
+    for index in (0, 20, 39):
+        assert (node.mount / f"f{index}").read_bytes() == bytes([index]) * 20 * MIB
+    compare(node.mount, shared.mountpoint)
+
+
+def test_full_shared_tier_is_waited_for(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    shared = make_device("shared", 320 * MIB)
+    node = make_node(shared=shared.mountpoint)
+    node.expected = [r"ENOSPC|No space"]
+    node.start()
+    (node.mount / "before").write_bytes(b"x")
+    node.settle()
+    ballast = shared.fill(leave=4 * MIB)
+    (node.mount / "large").write_bytes(os.urandom(32 * MIB))
+    wait_until(lambda: node.status()["retrying"], "the write-back to meet ENOSPC")
+    assert node.flush(timeout=1).code == 2
+    assert (node.mount / "large").stat().st_size == 32 * MIB
+    assert not (shared.mountpoint / "large").exists()
+    ballast.unlink()
+    node.settle()
+    compare(node.mount, shared.mountpoint)
+
+
+def test_frozen_shared_tier_serves_local_copies(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    shared = make_device("shared")
+    node = make_node(shared=shared.mountpoint).start()
+    with frozen(shared):
+        for index in range(20):
+            (node.mount / f"f{index}").write_bytes(b"%d" % index * 1000)
+            assert (node.mount / f"f{index}").read_bytes() == b"%d" % index * 1000
+        assert len(os.listdir(node.mount)) == 20
+    node.settle()
+    compare(node.mount, shared.mountpoint)
+
+
+def test_dead_shared_tier_is_an_error_and_no_missing_name(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """G10: a tier error is an error, never an empty directory or ENOENT."""
+    shared = make_device("shared")
+    node = make_node(shared=shared.mountpoint)
+    node.expected = [r"EIO|Input/output|shut ?down|shared tier"]
+    node.start()
+    (node.mount / "d").mkdir()
+    (node.mount / "d" / "committed").write_bytes(b"x" * 1000)
+    node.settle()
+    shut_down(shared)
+    (node.mount / "pending").write_bytes(b"local")
+    assert (node.mount / "pending").read_bytes() == b"local"
+    for action in (
+        lambda: os.listdir(node.mount / "d"),
+        lambda: (node.mount / "d" / "other").stat(),
+    ):
+        with pytest.raises(OSError) as caught:  # noqa: PT011
+            action()
+        assert caught.value.errno in (errno.EIO, errno.ETIMEDOUT)
+    assert node.is_alive()
+    assert node.status()["pending_files"] == 1
+    assert node.umount("--force").code == 0
+    shared.unmount(lazy=True)
+    shared.mount()
+    node.start()
+    node.settle()
+    compare(node.mount, shared.mountpoint)
+
+
+def test_many_pending_files(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    shared = make_device("shared", 1024 * MIB)
+    node = make_node(shared=shared.mountpoint).start()
+    with frozen(shared):
+        (node.mount / "d").mkdir()
+        for index in range(3000):
+            os.close(os.open(node.mount / "d" / f"f{index}", os.O_CREAT | os.O_WRONLY, 0o644))
+        assert node.status()["pending_files"] == 3000
+        assert len(os.listdir(node.mount / "d")) == 3000
+    node.settle()
+    assert len(os.listdir(shared.mountpoint / "d")) == 3000
