@@ -46,6 +46,11 @@ class Data(Labelled):
         return os.preadv(fd, [buffer], offset)
 
     @labelled
+    def pread(self, step: str, fd: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`; short only at the end of the file."""
+        self._enter(step, fd)
+        return os.pread(fd, size, offset)
+
     def pwrite_all(
         self, step: str, fd: int, data: bytes | bytearray | memoryview, offset: int
     ) -> None:
@@ -89,13 +94,15 @@ class Data(Labelled):
         """
         libc.fallocate(fd, mode, offset, length)
 
-    def data_ranges(self, step: str, fd: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield (start, end) of the parts of the first `size` bytes that hold data.
+    def data_ranges(
+        self, step: str, fd: int, size: int, start: int = 0
+    ) -> Iterator[tuple[int, int]]:
+        """Yield (start, end) of the parts between `start` and `size` that hold data.
 
         One piece at a time: a file with a million holes costs no memory. Where the file system
         knows no holes, the whole file is one piece.
         """
-        position = 0
+        position = start
         while position < size:
             piece = self._next_data(step, fd, position, size)
             if piece is None:
@@ -127,14 +134,6 @@ class Data(Labelled):
                 return False
             raise
         return True
-
-    @labelled
-    def sync_range(self, step: str, fd: int, offset: int, length: int) -> None:
-        """Send `length` dirty bytes from `offset` to the device and wait (sync_file_range(2)).
-
-        Makes nothing durable by itself: fsync does.
-        """
-        libc.sync_file_range(fd, offset, length)
 
     @labelled
     def drop_cache(self, step: str, fd: int, offset: int, length: int) -> None:

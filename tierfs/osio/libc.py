@@ -24,7 +24,6 @@ FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 FALLOC_FL_ZERO_RANGE = 16
 FICLONE = 0x40049409
-SYNC_FILE_RANGE_ALL = 1 | 2 | 4
 STATX_BTIME = 0x800
 STATX_MNT_ID = 0x1000
 STATX_MNT_ID_UNIQUE = 0x4000
@@ -107,12 +106,6 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 def syncfs(fd: int) -> None:
     """syncfs(2)."""
     _check(_libc.syncfs(fd))
-
-
-def sync_file_range(fd: int, offset: int, length: int) -> None:
-    """sync_file_range(2): write the range and wait for it; no metadata, no device cache."""
-    start, size = ctypes.c_int64(offset), ctypes.c_int64(length)
-    _check(_libc.sync_file_range(fd, start, size, SYNC_FILE_RANGE_ALL))
 
 
 def utimensat(dirfd: int, name: bytes, flags: int, atime: Timespec, mtime: Timespec) -> None:

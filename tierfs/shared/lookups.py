@@ -1,0 +1,133 @@
+"""Looking: names, listings, attributes, open files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tierfs.model import Kind, Name, ObjectId
+from tierfs.shared import layout
+from tierfs.shared.places import Place
+from tierfs.shared.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What stands under a name.
+
+    Attributes:
+        directory_id: of a directory that carries one.
+        target: of a symlink.
+    """
+
+    st: os.stat_result
+    directory_id: ObjectId | None = None
+    target: bytes | None = None
+
+
+class Lookups(Tree):
+    """Blocking calls that change nothing. All may raise DirectoryGone, and OSError: an error of
+    the tier is never taken for a missing name.
+    """
+
+    def lookup(self, place: Place, name: Name) -> Entry | None:
+        """What stands under `name`, itself if a symlink; b"" is the directory. None: nothing."""
+        with self.opened(place) as directory:
+            return self._entry(place, directory, name)
+
+    def stat_many(self, place: Place, names: Iterable[Name]) -> list[Entry | None]:
+        """`lookup` of each of `names`, opening the directory once."""
+        with self.opened(place) as directory:
+            return [self._entry(place, directory, name) for name in names]
+
+    def listing(self, place: Place) -> list[tuple[Name, Kind, int]]:
+        """(name, kind, inode) of each entry but those of tierfs itself, in no order."""
+        with self.opened(place) as directory:
+            found = self.system.list_dir("look.list", directory)
+        return [
+            (item.name, item.kind, item.inode)
+            for item in found
+            if not layout.hidden(place.path, item.name)
+        ]
+
+    def open_file(self, place: Place, name: Name, flags: int) -> tuple[int, os.stat_result]:
+        """Open the regular file `name`; the caller closes it.
+
+        Raises FileNotFoundError, ELOOP for a symlink, EINVAL for what is no regular file.
+        """
+        self.visible(place, name)
+        with self.opened(place) as directory:
+            # O_NONBLOCK: should it have become a fifo, the open must not wait for a writer.
+            fd = self.system.open_at("look.open", directory, name, flags | os.O_NONBLOCK)
+        try:
+            st = self.system.fstat("look.stat", fd)
+            if not stat.S_ISREG(st.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", self.shown(place, name))
+        except OSError:
+            self.system.close("look.close", fd)
+            raise
+        return fd, st
+
+    def xattrs(self, place: Place, name: Name) -> dict[bytes, bytes]:
+        """The application's xattrs, ACLs included. Raises FileNotFoundError."""
+        self.visible(place, name)
+        with self.opened(place) as directory:
+            fd = self.system.open_at("look.xattrs", directory, name or b".", os.O_PATH)
+            try:
+                return self.read_xattrs(fd)
+            finally:
+                self.system.close("look.close", fd)
+
+    def recorded_digest(self, place: Place, name: Name) -> str | None:
+        """The digest that was recorded when `name` was sent. Raises FileNotFoundError."""
+        self.visible(place, name)
+        with self.opened(place) as directory:
+            fd = self.system.open_at("look.digest", directory, name, os.O_PATH)
+            try:
+                return self.system.get_xattr("look.digest", fd, layout.XATTR_DIGEST).decode()
+            except OSError as error:
+                if error.errno in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
+                    return None
+                raise
+            finally:
+                self.system.close("look.close", fd)
+
+    def statvfs(self) -> os.statvfs_result:
+        """Space and inodes of the shared tier."""
+        return self.system.statvfs("look.statvfs", self.root_fd)
+
+    def read_xattrs(self, fd: int) -> dict[bytes, bytes]:
+        """The application's xattrs of the file `fd`."""
+        found: dict[bytes, bytes] = {}
+        for name in self.system.list_xattr("look.xattrs", fd):
+            if layout.carried(name):
+                try:
+                    found[name] = self.system.get_xattr("look.xattrs", fd, name)
+                except OSError as error:
+                    if error.errno != errno.ENODATA:  # removed since it was listed
+                        raise
+        return found
+
+    def _entry(self, place: Place, directory: int, name: Name) -> Entry | None:
+        if layout.hidden(place.path, name):
+            return None
+        try:
+            if name:
+                st = self.system.stat_at("look.stat", directory, name)
+                if not (stat.S_ISDIR(st.st_mode) or stat.S_ISLNK(st.st_mode)):
+                    return Entry(st)
+            fd = self.system.open_at("look.open", directory, name or b".", os.O_PATH)
+        except FileNotFoundError:
+            return None
+        try:
+            st = self.system.fstat("look.stat", fd)
+            if stat.S_ISDIR(st.st_mode):
+                return Entry(st, directory_id=layout.decode_id(self.tag(fd)))
+            if stat.S_ISLNK(st.st_mode):
+                return Entry(st, target=self.system.readlink_at("look.readlink", fd, b""))
+            return Entry(st)
+        finally:
+            self.system.close("look.close", fd)

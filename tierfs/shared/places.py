@@ -1,0 +1,93 @@
+"""Where the directories stand on the shared tier now. Pure; shared by write-back and namespace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierfs.errors import DirectoryGone
+from tierfs.model import ROOT, DirectoryRecord, Name, ObjectId
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory of the shared tier, as a caller believes it to be.
+
+    Attributes:
+        path: from the root of the tier, without a leading slash; b"" is the root.
+        inode: the inode it must have; None: any.
+        id: what its xattr ``user.tierfs.id`` must say; None: not looked at.
+    """
+
+    path: bytes
+    inode: int | None = None
+    id: ObjectId | None = None
+
+
+class Places:
+    """The shared tree: directory id → (parent id, name, inode).
+
+    It changes when an op is committed, not when it is issued. The root is always there.
+    """
+
+    def __init__(self, root_inode: int) -> None:
+        self._records = {ROOT: DirectoryRecord(ROOT, ROOT, b"", root_inode)}
+
+    def record(self, directory: ObjectId) -> DirectoryRecord | None:
+        """What is known of `directory`."""
+        return self._records.get(directory)
+
+    def exists(self, directory: ObjectId) -> bool:
+        """Whether `directory` stands on the shared tier: its MKDIR, if it had one, is committed."""
+        record = self._records.get(directory)
+        return record is not None and record.inode is not None
+
+    def path(self, directory: ObjectId) -> bytes:
+        """The path of `directory` from the root; that of one to be made is where it will be.
+
+        Raises DirectoryGone where it, or one above it, is not known.
+        """
+        names: list[Name] = []
+        current = directory
+        while current != ROOT:
+            record = self._records.get(current)
+            if record is None:
+                raise DirectoryGone(f"directory {directory:016x}")
+            names.append(record.name)
+            current = record.parent
+        return b"/".join(reversed(names))
+
+    def place(self, directory: ObjectId) -> Place:
+        """What :class:`SharedTier` needs to find `directory`, and to know that it is the one.
+
+        Raises DirectoryGone.
+        """
+        path = self.path(directory)
+        record = self._records[directory]
+        return Place(path, record.inode, directory if record.tagged else None)
+
+    def add(self, record: DirectoryRecord) -> None:
+        """Make a directory known; its parent need not be known yet."""
+        self._records[record.id] = record
+
+    def move(self, directory: ObjectId, parent: ObjectId, name: Name) -> None:
+        """A rename was committed: `directory` is (parent, name) now.
+
+        Raises ValueError if `parent` lies in `directory`.
+        """
+        current = parent
+        while current != ROOT:
+            if current == directory:
+                raise ValueError(f"directory {directory:016x} cannot be moved into itself")
+            current = self._records[current].parent
+        record = self._records[directory]
+        record.parent, record.name = parent, name
+
+    def made(self, directory: ObjectId, inode: int, tagged: bool) -> None:
+        """The MKDIR of `directory` was committed, or the one found there was adopted."""
+        record = self._records[directory]
+        record.inode, record.tagged = inode, tagged
+
+    def forget(self, directory: ObjectId) -> None:
+        """`directory` is gone, or nothing pending needs it any more. The root stays."""
+        if directory != ROOT:
+            self._records.pop(directory, None)

@@ -1,0 +1,16 @@
+"""The shared tier as the rooms above see it."""
+
+from tierfs.shared.changes import Changes
+from tierfs.shared.registration import Registration
+from tierfs.shared.replay import Replay
+from tierfs.shared.sweep import Sweeping
+from tierfs.shared.transfer import Transfers
+
+
+class SharedTier(Transfers, Changes, Replay, Registration, Sweeping):
+    """A directory on a file system that every node mounts.
+
+    A mount calls `probe`, `register`, `retire_old_generations`, then whatever it likes, `sweep`
+    at leisure, and `close`. But for `stage_file` everything blocks: call it in a thread, with
+    `shared_limiter`. Calls are independent of each other and may be made from many threads.
+    """

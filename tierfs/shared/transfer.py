@@ -1,0 +1,178 @@
+"""Staging a file: reserve, send and verify its chunks, give it its attributes, make it durable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import trio
+
+from tierfs.errors import ObjectChanged, VerifyMismatch
+from tierfs.model import OpKind
+from tierfs.shared import layout
+from tierfs.shared.attributes import apply_attributes, replace_xattrs
+from tierfs.shared.buffers import BufferPool
+from tierfs.shared.chunk import ALIGNMENT, DirectRefused, Span, Transfer, open_direct, send_chunk
+from tierfs.shared.digest import CHUNK_BYTES, chunks, file_digest
+from tierfs.shared.jobs import FileJob, Staged
+from tierfs.shared.staging import Staging
+
+T = TypeVar("T")
+
+_NO_PREALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+class Transfers(Staging):
+    """Sends content. Nothing here is visible under a final name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._buffers = BufferPool()
+        self._direct = True
+
+    async def stage_file(self, job: FileJob) -> Staged:
+        """Stage the content of `job`, verified and durable, with all its attributes.
+
+        Raises ObjectChanged if the source was written meanwhile, VerifyMismatch, OSError.
+        Whenever it does not return, cancellation included, nothing is left in staging.
+        """
+        while True:
+            direct = self._direct
+            try:
+                if job.size <= CHUNK_BYTES:  # one thread does it all: it is small
+                    return await self._in_thread(self._stage_small, job, direct)
+                return await self._stage_large(job, direct)
+            except DirectRefused:
+                self._direct = False
+
+    def restore_attributes(self, staged: Staged, job: FileJob) -> None:
+        """Give a staged file the attributes of `job`, which changed since. Blocks.
+
+        Raises ESTALE if what was staged is not there any more: stage it again.
+        """
+        with self.opened_staging(staged.beside) as directory:
+            flags = os.O_RDONLY | os.O_NONBLOCK
+            fd = self.system.open_at("put.reopen", directory, staged.name, flags)
+            try:
+                if self.system.fstat("put.stat", fd).st_ino != staged.inode:
+                    raise OSError(errno.ESTALE, "staged file was replaced", self.root)
+                replace_xattrs(self.system, "put", fd, job.xattrs)
+                self._apply(fd, job)
+                self.system.fsync("put.fsync", fd)
+            finally:
+                self.system.close("put.close", fd)
+
+    def _stage_small(self, job: FileJob, direct: bool) -> Staged:
+        with self._transferring(job, direct) as transfer:
+            for span in chunks(job.size):
+                self._send(transfer, span)
+            return self._finish(transfer)
+
+    async def _stage_large(self, job: FileJob, direct: bool) -> Staged:
+        async with self._entered(self._transferring(job, direct)) as transfer:
+            spans = iter(chunks(job.size))
+            failures: list[Exception] = []
+            async with trio.open_nursery() as nursery:
+                for _ in range(self.settings.transfer_chunks):
+                    nursery.start_soon(
+                        self._send_some, transfer, spans, failures, nursery.cancel_scope
+                    )
+            if failures:
+                raise failures[0]
+            return await self._in_thread(self._finish, transfer)
+
+    async def _send_some(
+        self,
+        transfer: Transfer,
+        spans: Iterator[Span],
+        failures: list[Exception],
+        scope: trio.CancelScope,
+    ) -> None:
+        for span in spans:
+            try:
+                await self._in_thread(self._send, transfer, span)
+            except Exception as error:
+                failures.append(error)
+                scope.cancel()
+                return
+
+    def _send(self, transfer: Transfer, span: Span) -> None:
+        with self._buffers.borrow() as buffer:
+            send_chunk(self.system, transfer, span, buffer)
+
+    @contextmanager
+    def _transferring(self, job: FileJob, direct: bool) -> Iterator[Transfer]:
+        kind = job.digest or self.settings.digest
+        with self.staging_of(OpKind.PUT, job.row, job.name, job.place) as (place, name, beside):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+            fd = self.system.open_at("put.create", place, name, flags, 0o600)
+            transfer = Transfer(job, kind, fd, None, name, beside)
+            try:
+                if direct and job.size:
+                    transfer.direct_fd = open_direct(self.system, place, name)
+                self._reserve(transfer)
+                yield transfer
+            finally:
+                if transfer.direct_fd is not None:
+                    self.system.close("put.close", transfer.direct_fd)
+                self.system.close("put.close", fd)
+
+    def _reserve(self, transfer: Transfer) -> None:
+        job = transfer.job
+        if self.system.fstat("put.source", job.source_fd).st_size != job.size:
+            raise ObjectChanged
+        if job.size == 0:
+            return
+        pieces = self.system.data_ranges("put.ranges", job.source_fd, job.size)
+        if next(pieces, None) == (0, job.size):
+            try:
+                self.system.fallocate("put.reserve", transfer.fd, 0, job.size)
+                return
+            except OSError as error:
+                if error.errno not in _NO_PREALLOCATION:
+                    raise
+        # With holes: reserving would fill them. The size comes first in any case, so that
+        # chunks can be written in any order without the lock that a growing file takes.
+        self.system.ftruncate("put.reserve", transfer.fd, job.size)
+
+    def _finish(self, transfer: Transfer) -> Staged:
+        job, fd = transfer.job, transfer.fd
+        if transfer.direct_fd is not None and job.size % ALIGNMENT:
+            self.system.ftruncate("put.truncate", fd, job.size)
+        if self.system.fstat("put.source", job.source_fd).st_size != job.size:
+            raise ObjectChanged
+        st = self.system.fstat("put.size", fd)
+        if st.st_size != job.size:
+            raise VerifyMismatch(os.fsdecode(transfer.name))
+        digest = file_digest(
+            transfer.kind, (value for _, value in sorted(transfer.digests.items()))
+        )
+        self.system.set_xattr("put.digest", fd, layout.XATTR_DIGEST, digest.encode())
+        self._apply(fd, job)
+        self.system.fsync("put.fsync", fd)
+        transfer.check()
+        return Staged(OpKind.PUT, job.row, transfer.name, st.st_ino, digest, transfer.beside)
+
+    def _apply(self, fd: int, job: FileJob) -> None:
+        apply_attributes(
+            self.system, "put", fd, job.attributes, job.xattrs, keep_setid=job.keep_setid
+        )
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await trio.to_thread.run_sync(call, *args, limiter=self.transfer_limiter)
+
+    @asynccontextmanager
+    async def _entered(self, manager: AbstractContextManager[T]) -> AsyncIterator[T]:
+        """`manager`, entered and left in threads; left also when the task is cancelled."""
+        value = await self._in_thread(manager.__enter__)
+        try:
+            yield value
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._in_thread(manager.__exit__, *sys.exc_info())
+            raise
+        await self._in_thread(manager.__exit__, None, None, None)
