@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -91,13 +92,7 @@ class Changes(Publishing):
             if not self.has_inode(target, name2, inode):
                 self._expect(place, source, name, inode)
                 if replace:
-                    with self.staging_of(OpKind.LINK, row, name2, place2) as (
-                        staging,
-                        temporary,
-                        _,
-                    ):
-                        self.system.link_at("link.link", source, name, staging, temporary)
-                        self.system.rename_at("link.rename", staging, temporary, target, name2)
+                    self._link_over(source, name, place2, target, name2, row)
                 else:
                     self.system.link_at("link.link", source, name, target, name2)
             self.system.fsync_dir("link.fsync_dir", target)
@@ -152,6 +147,19 @@ class Changes(Publishing):
 
     def _moved(self, source: int, name: Name, target: int, name2: Name, inode: int) -> bool:
         return self.has_inode(target, name2, inode) and not self.has_inode(source, name, inode)
+
+    def _link_over(
+        self, source: int, name: Name, place2: Place, target: int, name2: Name, row: int
+    ) -> None:
+        try:
+            with self.staging_of(OpKind.LINK, row, name2, place2) as (staging, temporary, beside):
+                self.system.link_at("link.link", source, name, staging, temporary)
+                self.system.rename_at("link.rename", staging, temporary, target, name2)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                self.refuses_renames(target)
+            raise
+        self.forget_marker(row, beside)
 
     def _expect(self, place: Place, directory: int, name: Name, inode: int | None) -> None:
         found = self.system.stat_at("look.stat", directory, name)

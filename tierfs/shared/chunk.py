@@ -36,6 +36,7 @@ class Transfer:
         direct_fd: the same with O_DIRECT; None where it is refused.
         name: in staging.
         beside: see :class:`~tierfs.shared.jobs.Staged`.
+        sent: bytes reported as progress.
         digests: of the chunks that are written and verified.
     """
 
@@ -45,12 +46,14 @@ class Transfer:
     direct_fd: int | None
     name: Name
     beside: Place | None = None
+    sent: int = 0
     digests: dict[int, bytes] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def progress(self, count: int) -> None:
         """Report bytes as sent, one call at a time."""
         with self.lock:
+            self.sent += count
             self.job.progress(count)
 
     def check(self) -> None:

@@ -9,11 +9,10 @@ import stat
 from tierfs.errors import DirectoryGone
 from tierfs.model import Name
 from tierfs.osio import RENAME_NOREPLACE
-from tierfs.shared import layout
 from tierfs.shared.jobs import Staged
 from tierfs.shared.lookups import Entry, Lookups
 from tierfs.shared.places import Place
-from tierfs.shared.staging import Staging
+from tierfs.shared.staging import Staging, lost
 
 
 class Publishing(Staging, Lookups):
@@ -41,7 +40,7 @@ class Publishing(Staging, Lookups):
                 st = self.system.fstat(f"{staged.kind}.stat", fd)
             finally:
                 self.system.close(f"{staged.kind}.close", fd)
-        self._forget_marker(staged)
+        self.forget_marker(staged.row, staged.beside)
         return st
 
     def publish_directory(self, staged: Staged, place: Place, name: Name) -> Entry:
@@ -76,8 +75,7 @@ class Publishing(Staging, Lookups):
                 if self.system.fstat(f"{staged.kind}.stat", fd).st_ino == staged.inode:
                     return fd
                 self.system.close(f"{staged.kind}.close", fd)
-        message = "what was staged is gone: it is staged again"
-        raise OSError(errno.ESTALE, message, os.fsdecode(staged.name))
+        raise lost(staged)
 
     def _rename(self, staged: Staged, place: Place, directory: int, name: Name, flags: int) -> None:
         with self.opened_staging(staged.beside) as source:
@@ -98,7 +96,3 @@ class Publishing(Staging, Lookups):
             return self.system.stat_at("look.stat", directory, name).st_ino == inode
         except FileNotFoundError:
             return False
-
-    def _forget_marker(self, staged: Staged) -> None:
-        if staged.beside is not None:
-            self.remove(self.staging_fd, layout.beside_marker(staged.row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -105,8 +106,12 @@ class Staging(Tree):
         """Remove what was staged and will not be published; it may be gone already."""
         with self.opened_staging(staged.beside) as directory:
             self.remove(directory, staged.name, directory_there=staged.kind is OpKind.MKDIR)
-        if staged.beside is not None:
-            self.remove(self.staging_fd, layout.beside_marker(staged.row))
+        self.forget_marker(staged.row, staged.beside)
+
+    def forget_marker(self, row: int, beside: Place | None) -> None:
+        """What op `row` had staged beside its final name is not there any more."""
+        if beside is not None:
+            self.remove(self.staging_fd, layout.beside_marker(row))
 
     @contextmanager
     def staging_of(
@@ -203,3 +208,9 @@ class Staging(Tree):
             self.remove(directory, name, directory_there=is_directory)
         except OSError:  # the first error is the one to report
             self._left.add(name)
+
+
+def lost(staged: Staged) -> OSError:
+    """The error for something staged that is not where it was: a sweep or a fence took it."""
+    message = "what was staged is gone: it is to be staged again"
+    return OSError(errno.ESTALE, message, os.fsdecode(staged.name))

@@ -19,7 +19,7 @@ from tierfs.shared.buffers import BufferPool
 from tierfs.shared.chunk import ALIGNMENT, DirectRefused, Span, Transfer, open_direct, send_chunk
 from tierfs.shared.digest import CHUNK_BYTES, chunks, file_digest
 from tierfs.shared.jobs import FileJob, Staged
-from tierfs.shared.staging import Staging
+from tierfs.shared.staging import Staging, lost
 
 T = TypeVar("T")
 
@@ -55,11 +55,13 @@ class Transfers(Staging):
         Raises ESTALE if what was staged is not there any more: stage it again.
         """
         with self.opened_staging(staged.beside) as directory:
-            flags = os.O_RDONLY | os.O_NONBLOCK
-            fd = self.system.open_at("put.reopen", directory, staged.name, flags)
+            try:
+                fd = self.system.open_at("put.reopen", directory, staged.name, os.O_RDONLY)
+            except FileNotFoundError:
+                raise lost(staged) from None
             try:
                 if self.system.fstat("put.stat", fd).st_ino != staged.inode:
-                    raise OSError(errno.ESTALE, "staged file was replaced", self.root)
+                    raise lost(staged)
                 replace_xattrs(self.system, "put", fd, job.xattrs)
                 self._apply(fd, job)
                 self.system.fsync("put.fsync", fd)
@@ -116,6 +118,9 @@ class Transfers(Staging):
                     transfer.direct_fd = open_direct(self.system, place, name)
                 self._reserve(transfer)
                 yield transfer
+            except DirectRefused:
+                job.progress(-transfer.sent)  # it is sent once more
+                raise
             finally:
                 if transfer.direct_fd is not None:
                     self.system.close("put.close", transfer.direct_fd)
@@ -148,9 +153,8 @@ class Transfers(Staging):
         st = self.system.fstat("put.size", fd)
         if st.st_size != job.size:
             raise VerifyMismatch(os.fsdecode(transfer.name))
-        digest = file_digest(
-            transfer.kind, (value for _, value in sorted(transfer.digests.items()))
-        )
+        in_order = (transfer.digests[start] for start, _ in chunks(job.size))
+        digest = file_digest(transfer.kind, in_order)
         self.system.set_xattr("put.digest", fd, layout.XATTR_DIGEST, digest.encode())
         self._apply(fd, job)
         self.system.fsync("put.fsync", fd)
