@@ -16,7 +16,18 @@ INTERRUPTED = 130
 """Ctrl-C, as shells count it: 128 + SIGINT."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """Turns our own errors into exit codes where it is still known whether JSON was asked for."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except TierfsError as error:
+            output.fail(str(error), error.exit_code)
+            return error.exit_code
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(tierfs.__version__, prog_name="tierfs")
 def cli() -> None:
     """One namespace over node-local NVMe and a shared tier.
@@ -56,9 +67,6 @@ def _run(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return 1
-    except TierfsError as error:
-        output.fail(str(error), error.exit_code)
-        return error.exit_code
     except BrokenPipeError:
         # The reader has gone (`tierfs ls | head`): nothing more to say, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -97,8 +97,8 @@ def _become(command: list[str]) -> NoReturn:
     os.execve(command[0], command, _environment())
 
 
-def _start(mountpoint: str, command: list[str], runtime: Path) -> None:
-    """Start the daemon detached; return when it is ready.
+def _start(mountpoint: str, command: list[str], runtime: Path) -> subprocess.Popen[bytes]:
+    """Start the daemon detached; return it when it is ready.
 
     Raises:
         TierfsError: it refused (and nothing is left), died, or did not come up in time.
@@ -124,6 +124,7 @@ def _start(mountpoint: str, command: list[str], runtime: Path) -> None:
         output.emit({"mountpoint": mountpoint, "pid": process.pid, "log": str(log)})
     else:
         output.say(f"{mountpoint}: mounted (pid {process.pid}, log {log})")
+    return process
 
 
 def _make_runtime(runtime: Path) -> bool:

@@ -43,7 +43,7 @@ def say(text: str) -> None:
 def shown(text: str) -> str:
     """`text` with what a terminal cannot show (surrogate escapes, control characters) escaped."""
     raw = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in raw)
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in raw)
 
 
 def emit(message: Mapping[str, Any]) -> None:

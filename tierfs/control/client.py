@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +54,14 @@ def call(
         Refused: the daemon said no.
         ProtocolError: it broke off, or speaks another version.
     """
-    with _connected(mountpoint) as connection, connection.makefile("rb") as answers:
-        connection.sendall(encode(requests.to_message(request)))
-        for line in answers:
-            message = decode(line)
-            if "event" in message:
-                if on_event is not None:
-                    on_event(message)
-            elif "error" in message:
+    with closing(_conversation(mountpoint, request)) as messages:
+        for message in messages:
+            if "error" in message:
                 raise Refused(str(message["error"]), int(message["exit_code"]))
-            else:
+            if "result" in message:
                 return message["result"], int(message["exit_code"])
+            if on_event is not None:
+                on_event(message)
     raise ProtocolError(
         f"{mountpoint}: the daemon ended before it answered; see {_log_hint(mountpoint)}"
     )
@@ -101,6 +98,18 @@ def status(path: AnyPath | None = None) -> dict[str, Any]:
     """
     mountpoint, _ = find_mount(None if path is None else os.fspath(path))
     return call(mountpoint, requests.Status())[0]
+
+
+def _conversation(
+    mountpoint: str, request: requests.Request
+) -> Generator[dict[str, Any], None, None]:
+    """Every message that the daemon sends, until it closes or is gone."""
+    with _connected(mountpoint) as connection, connection.makefile("rb") as answers:
+        with suppress(ConnectionError):  # it died; what it said before is still to be read
+            connection.sendall(encode(requests.to_message(request)))
+        with suppress(ConnectionResetError):
+            for line in answers:
+                yield decode(line)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
@@ -16,13 +17,14 @@ import trio
 
 from tierfs.control import requests
 from tierfs.control.discovery import SOCKET_NAME
-from tierfs.control.protocol import LINE_LIMIT, ProtocolError, decode, encode
+from tierfs.control.protocol import LINE_LIMIT, decode, encode
 from tierfs.control.results import Progress, Result
 from tierfs.errors import TierfsError
 
 log = logging.getLogger(__name__)
 
 _SO_PEERGROUPS = 59  # asm-generic/socket.h; the socket module does not name it
+_GROUPS_LIMIT = 65536  # NGROUPS_MAX of credentials(7)
 _BACKLOG = 64
 
 
@@ -153,13 +155,19 @@ def _peer_of(stream: trio.SocketStream) -> Peer:
     size = struct.calcsize("3i")
     raw = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     pid, uid, gid = struct.unpack("3i", raw)
-    try:
-        groups = stream.socket.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 65536 * 4)
-    except OSError as error:
-        raise ProtocolError(f"control socket: groups of the caller: {error.strerror}") from None
-    return Peer(
-        pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, struct.unpack(f"{len(groups) // 4}I", groups)
-    )
+    groups = _groups_of_peer(stream.socket.fileno())
+    return Peer(pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, groups)
+
+
+def _groups_of_peer(descriptor: int) -> tuple[int, ...]:
+    # By ctypes: socket.getsockopt() takes answers of up to 1024 bytes, which is 256 groups.
+    libc = ctypes.CDLL(None, use_errno=True)
+    groups = (ctypes.c_uint32 * _GROUPS_LIMIT)()
+    size = ctypes.c_uint32(ctypes.sizeof(groups))
+    if libc.getsockopt(descriptor, socket.SOL_SOCKET, _SO_PEERGROUPS, groups, ctypes.byref(size)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"groups of the caller: {os.strerror(code)}")
+    return tuple(groups[: size.value // ctypes.sizeof(ctypes.c_uint32)])
 
 
 def _describe(error: OSError) -> str:
