@@ -123,19 +123,25 @@ class Identity:
 
     def _take_lock(self) -> None:
         system = self._system
-        flags = os.O_RDWR | os.O_CREAT
-        fd = system.open_at("local.lock", self._root, _LOCK, flags, 0o600)
-        if not system.lock_exclusive("local.lock", fd):
+        fd = system.open_at("local.lock", self._root, _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if not system.lock_exclusive("local.lock", fd):
+                raise self._in_use()
+            system.ftruncate("local.lock", fd, 0)
+            system.pwrite_all("local.lock", fd, b"%d\n" % os.getpid(), 0)
+        except BaseException:
             system.close("local.lock", fd)
-            holder = (small_files.read(system, self._root, _LOCK) or b"").strip()
-            pid = holder.decode("ascii", "replace") or "that is just starting"
-            raise TierError(
-                f"local tier {self._path} is in use by process {pid}: unmount that one first, or "
-                "name another directory"
-            )
+            raise
         self._lock = fd
-        system.ftruncate("local.lock", fd, 0)
-        system.pwrite_all("local.lock", fd, b"%d\n" % os.getpid(), 0)
+
+    def _in_use(self) -> TierError:
+        content = small_files.read(self._system, self._root, _LOCK) or b""
+        pid = content.strip().decode("ascii", "replace")
+        holder = f"process {pid}" if pid else "a process that is just starting"
+        return TierError(
+            f"local tier {self._path} is in use by {holder}: unmount that one first, or name "
+            "another directory"
+        )
 
     def _set_up(self) -> None:
         # VERSION comes last: until then the directory still counts as new.

@@ -21,6 +21,7 @@ from tierfs.osio import OS
 # truncation may concern another object, and the kernel passes flags that open(2) does not know.
 _OPEN_FLAGS = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _TARGET_BYTES = 4096
 
 
@@ -296,16 +297,19 @@ class ObjectStore:
         """A new, still bare object; it is gone again if the block fails, else `fd` stays open."""
         directory = self._fan.directory(object_id, make=True)
         name = file_name(object_id)
-        flags = _CREATE
         if kind is Kind.DIRECTORY:
             self._system.mkdir_at("local.create", directory, name, 0o700)
-            flags = os.O_RDONLY | os.O_DIRECTORY
-        fd = self._system.open_at("local.create", directory, name, flags, 0o600)
+        fd = -1
         try:
+            flags = _DIRECTORY if kind is Kind.DIRECTORY else _CREATE
+            fd = self._system.open_at("local.create", directory, name, flags, 0o600)
             yield fd
         except BaseException:
-            self._system.close("local.create", fd)
-            self.remove(object_id)
+            if fd >= 0:
+                self._system.close("local.create", fd)
+            # An open that failed has made nothing; the file there, if any, is another's.
+            if fd >= 0 or kind is Kind.DIRECTORY:
+                self.remove(object_id)
             raise
 
     def _own(self, fd: int, mode: int, uid: int, gid: int) -> None:
