@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.harness.events import Event
@@ -81,7 +82,8 @@ SHAPES = (DCP, TRAINER, MEGATRON, SHARDED)
 def replay(start: Iterable[str], events: Iterable[Event]) -> Iterator[tuple[Event, set[str]]]:
     """The set of paths after each event: every state that another node could have seen."""
     present = set(start)
-    for event in events:
+    for event, following in pairwise([*events, None]):
+        assert event is not None
         assert event.what != "overflow", "the event queue overflowed: nothing is proven"
         if event.what == "appeared":
             present.add(event.path)
@@ -89,7 +91,8 @@ def replay(start: Iterable[str], events: Iterable[Event]) -> Iterator[tuple[Even
             present.discard(event.path)
             below = event.path + "/"
             present = {path for path in present if not path.startswith(below)}
-        yield event, present
+        if not (event.scanned and following is not None and following.scanned):
+            yield event, present
 
 
 def paths_below(root: Path) -> set[str]:

@@ -11,7 +11,7 @@ import os
 import select
 import struct
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,10 +26,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`path` (relative to the watched root) appeared, disappeared or was written in place."""
+    """`path` (relative to the watched root) appeared, vanished or was written in place.
+
+    Attributes:
+        scanned: found in a directory that had just appeared, in no particular order with the
+            other scanned events next to it.
+    """
 
     what: str
     path: str
+    scanned: bool = field(default=False, compare=False)
 
 
 def _reserved(name: str) -> bool:
@@ -133,6 +139,6 @@ class Recorder:
                 continue
             path = os.path.join(directory, entry.name)
             if announce:
-                self._events.append(Event("appeared", path))
+                self._events.append(Event("appeared", path, scanned=True))
             if entry.is_dir(follow_symlinks=False):
                 self._watch_below(path, announce=announce)
