@@ -19,9 +19,9 @@ class Publishing(Staging, Lookups):
     """Gives what was staged its final name; all calls block.
 
     Each may be called again after it failed, and goes on where it stopped. They raise
-    DirectoryGone if `place` is not there any more, ESTALE if what was staged is gone (stage it
-    again), EXDEV if nothing can be renamed from staging into `place`: that is remembered, and
-    what is staged again for that place is staged beside its final name.
+    DirectoryGone if `place` is not there any more, FileNotFoundError if what was staged is gone
+    (stage it again), and EXDEV if nothing can be renamed from staging into `place`: that is
+    remembered, and what is staged again for that place is staged beside its final name.
     """
 
     def publish_file(

@@ -210,7 +210,7 @@ class Staging(Tree):
             self._left.add(name)
 
 
-def lost(staged: Staged) -> OSError:
+def lost(staged: Staged) -> FileNotFoundError:
     """The error for something staged that is not where it was: a sweep or a fence took it."""
     message = "what was staged is gone: it is to be staged again"
-    return OSError(errno.ESTALE, message, os.fsdecode(staged.name))
+    return FileNotFoundError(errno.ENOENT, message, os.fsdecode(staged.name))

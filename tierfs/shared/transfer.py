@@ -52,7 +52,7 @@ class Transfers(Staging):
     def restore_attributes(self, staged: Staged, job: FileJob) -> None:
         """Give a staged file the attributes of `job`, which changed since. Blocks.
 
-        Raises ESTALE if what was staged is not there any more: stage it again.
+        Raises FileNotFoundError if what was staged is not there any more: stage it again.
         """
         with self.opened_staging(staged.beside) as directory:
             try:

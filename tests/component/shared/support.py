@@ -1,0 +1,71 @@
+"""What the tests of the shared tier have in common, also in subprocesses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tierfs.model import Attributes, Kind
+from tierfs.osio import OS
+from tierfs.shared import FileJob, Place, SharedTier
+
+MIB = 1 << 20
+CHUNK = 64 * MIB
+MEMBER = "a" * 32
+TOP = Place(b"")
+MTIME_NS = 1_700_000_000_123_456_789
+
+
+@dataclass(frozen=True)
+class Settings:
+    digest: str = "sha256"
+    transfer_chunks: int = 4
+
+
+def make_tier(
+    root: Path,
+    system: OS | None = None,
+    *,
+    member: str = MEMBER,
+    settings: Settings | None = None,
+    expected_id: str | None = None,
+) -> SharedTier:
+    return SharedTier(
+        root,
+        member,
+        system or OS(),
+        settings or Settings(),
+        shared_limiter=trio.CapacityLimiter(8),
+        transfer_limiter=trio.CapacityLimiter(4),
+        expected_id=expected_id,
+    )
+
+
+def attributes(
+    kind: Kind = Kind.FILE, *, mode: int = 0o640, uid: int = 1000, gid: int = 1001, size: int = 0
+) -> Attributes:
+    return Attributes(kind, mode, uid, gid, size, MTIME_NS - 1, MTIME_NS, MTIME_NS)
+
+
+@contextmanager
+def job_of(path: Path, row: int = 1, name: bytes = b"file", **more: Any) -> Iterator[FileJob]:
+    """A job that sends the file `path`."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        values = {"attributes": attributes(size=size), "size": size, **more}
+        yield FileJob(source_fd=fd, row=row, name=name, **values)
+    finally:
+        os.close(fd)
+
+
+def staging_names(tier: SharedTier) -> list[str]:
+    """Everything in the staging directories of the tier's member."""
+    top = tier.root / ".tierfs/staging" / tier.member
+    return sorted(str(path.relative_to(top)) for path in top.glob("*/*"))
