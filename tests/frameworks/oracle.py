@@ -75,7 +75,7 @@ class Oracle:
                 self._device.mountpoint,
                 copy,
                 symlinks=True,
-                ignore=shutil.ignore_patterns(".tierfs"),
+                ignore=shutil.ignore_patterns(".tierfs", ".staging_*"),
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

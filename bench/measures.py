@@ -1,0 +1,105 @@
+"""What is measured. Every function returns seconds of the same work done in one given place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+MIB = 1 << 20
+_BLOCK = 16 * MIB
+
+
+def shard_names(count: int) -> list[str]:
+    """The names of one save."""
+    return [f"__{rank}_0.distcp" for rank in range(count)]
+
+
+def save_burst(directory: Path, names: list[str], size: int, writers: int, data: bytes) -> float:
+    """Write one shard a name, `writers` at once: from the first open to the last close."""
+    directory.mkdir()
+
+    def write(name: str) -> None:
+        fd = os.open(directory / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+        try:
+            for offset in range(0, size, _BLOCK):
+                os.write(fd, data[: min(_BLOCK, size - offset)])
+        finally:
+            os.close(fd)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(write, names))
+    return time.perf_counter() - started
+
+
+def copy_script(source: Path, target: Path, names: list[str]) -> float:
+    """The careful shell script: cp under a temporary name, sync, sha256sum of both, mv, sync."""
+    target.mkdir()
+    started = time.perf_counter()
+    for name in names:
+        draft = target / f".{name}.partial"
+        subprocess.run(["cp", source / name, draft], check=True)
+        subprocess.run(["sync", draft], check=True)
+        drop_from_cache(draft)
+        sums = subprocess.run(
+            ["sha256sum", source / name, draft], check=True, capture_output=True, text=True
+        ).stdout.splitlines()
+        if len({line.split()[0] for line in sums}) != 1:
+            raise RuntimeError(f"{name}: the copy differs")
+        subprocess.run(["mv", draft, target / name], check=True)
+        subprocess.run(["sync", target], check=True)
+    return time.perf_counter() - started
+
+
+def small_files(directory: Path, count: int) -> float:
+    """Create, write 1 KiB and close `count` files."""
+    directory.mkdir()
+    payload = bytes(1024)
+    base = os.fsencode(directory)
+    started = time.perf_counter()
+    for index in range(count):
+        fd = os.open(base + b"/f%d" % index, os.O_CREAT | os.O_WRONLY, 0o644)
+        os.write(fd, payload)
+        os.close(fd)
+    return time.perf_counter() - started
+
+
+def read_all(directory: Path, names: list[str]) -> float:
+    """Read every shard once, in pieces of 16 MiB into one buffer."""
+    buffer = bytearray(_BLOCK)
+    view = memoryview(buffer)
+    started = time.perf_counter()
+    for name in names:
+        with open(directory / name, "rb", buffering=0) as file:
+            while file.readinto(view):
+                pass
+    return time.perf_counter() - started
+
+
+def drop_from_cache(path: Path) -> None:
+    """Make the next read of `path` come from its device."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def same_content(left: Path, right: Path, names: list[str]) -> bool:
+    """Whether both directories hold the same bytes under `names`."""
+    return all(_digest(left / name) == _digest(right / name) for name in names)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory of one measurement."""
+    shutil.rmtree(directory)
