@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import LoopDevice, Node
+from tests.harness.devices import mount_points
 
 MIB = 1 << 20
 
@@ -24,11 +25,6 @@ def _can_mount() -> str | None:
     return f"missing tools: {', '.join(missing)}" if missing else None
 
 
-def _mounts() -> set[str]:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return {line.split(" ")[4] for line in lines}
-
-
 @pytest.fixture(scope="session")
 def device_root() -> Iterator[Path]:
     """Where images and mount points live; nothing may still be mounted there at the end."""
@@ -38,21 +34,19 @@ def device_root() -> Iterator[Path]:
     root = Path(tempfile.mkdtemp(prefix="tierfs-test-"))
     root.chmod(0o755)  # the folders of tmp_path are closed to other users
     yield root
-    left = sorted(path for path in _mounts() if path.startswith(f"{root}/"))
+    left = sorted(path for path in mount_points() if root in path.parents)
     assert not left, f"still mounted after the tests: {left}"
     shutil.rmtree(root)
 
 
 @pytest.fixture
-def make_device(
-    device_root: Path, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., LoopDevice]]:
+def make_device(device_root: Path) -> Iterator[Callable[..., LoopDevice]]:
     """Make file systems of a given size that are gone after the test."""
     made: list[LoopDevice] = []
 
     def make(name: str, size: int = 512 * MIB, fstype: str = "xfs") -> LoopDevice:
-        root = device_root / f"{request.node.name[:40].replace('/', '_')}-{len(made)}"
-        root.mkdir(exist_ok=True)
+        root = Path(tempfile.mkdtemp(dir=device_root))
+        root.chmod(0o755)
         device = LoopDevice(root, name, size, fstype)
         device.__enter__()
         made.append(device)

@@ -92,7 +92,7 @@ def replay(start: Iterable[str], events: Iterable[Event]) -> Iterator[tuple[Even
             below = event.path + "/"
             present = {path for path in present if not path.startswith(below)}
         if not (event.scanned and following is not None and following.scanned):
-            yield event, present
+            yield event, set(present)
 
 
 def paths_below(root: Path) -> set[str]:

@@ -32,6 +32,12 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
+def mount_points() -> set[Path]:
+    """Every mount point there is; stat(2) would fail on a dead file system."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {Path(line.split(" ")[4]) for line in lines}
+
+
 class LoopDevice:
     """A file system of `size` bytes on a sparse image, mounted at `mountpoint`.
 
@@ -69,8 +75,8 @@ class LoopDevice:
         run("mount", "-o", "loop", self.image, self.mountpoint)
 
     def unmount(self, *, lazy: bool = False) -> None:
-        """Unmount; with `lazy` also while descriptors are open, and without complaint."""
-        if os.path.ismount(self.mountpoint):
+        """Unmount; with `lazy` also while descriptors are open."""
+        if self.mountpoint in mount_points():
             run("umount", *(["-l"] if lazy else []), self.mountpoint)
 
     def remount(self, options: str) -> None:

@@ -73,7 +73,9 @@ class Recorder:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        self._drain()
         os.close(self._fd)
+        self._fd = -1
 
     def events(self) -> list[Event]:
         """Everything recorded so far."""
@@ -100,7 +102,7 @@ class Recorder:
 
     def _drain(self) -> None:
         with self._lock:
-            while True:
+            while self._fd >= 0:
                 try:
                     data = os.read(self._fd, 1 << 16)
                 except BlockingIOError:
