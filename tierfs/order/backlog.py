@@ -1,0 +1,330 @@
+"""The backlog: all pending ops, and which of them may be worked on now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, OpState
+from tierfs.order import retract
+from tierfs.order.blocked import Blocked, Reason, show
+from tierfs.order.classify import Placement, classify
+from tierfs.order.dependents import Dependents
+from tierfs.order.holds import Holds
+from tierfs.order.hopeless import Hopeless
+from tierfs.order.indexes import Indexes
+from tierfs.order.item import Item
+from tierfs.order.ready import Ready, Work
+from tierfs.order.rules import Rules
+from tierfs.order.settings import OrderSettings
+
+_RENAMEABLE = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK})
+
+
+class Backlog:
+    """All pending ops in their order; pure: no I/O, no await, time is an argument.
+
+    `now` is the caller's monotonic clock in seconds. Ops are added in the order of their numbers.
+    The backlog reads an op's fields when it is told of a change, so tell it after each one; the
+    only fields that it writes are those that `renumber` and `retarget` name. Calls cost
+    O(log n): a waiting op is parked under one op that it waits for, the latest, and is looked at
+    again only when that one changes. An op that is not in the backlog is a KeyError.
+    """
+
+    def __init__(self, settings: OrderSettings | None = None) -> None:
+        self._settings = settings or OrderSettings()
+        self._indexes = Indexes()
+        self._rules = Rules(self._indexes, self._settings.small_bytes)
+        self._dependents = Dependents(self._indexes)
+        self._hopeless = Hopeless(self._dependents)
+        self._holds = Holds(self._settings)
+        self._ready = Ready()
+        self._items: dict[int, Item] = {}
+        self._recheck: dict[Item, None] = {}
+        self.examined = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, op: Op) -> bool:
+        return op.row in self._items
+
+    # Changes
+
+    def add(self, op: Op) -> None:
+        """`op` was issued, or its file was created. ValueError when its row is known already."""
+        if op.row in self._items:
+            raise ValueError(f"row {op.row} is in the backlog already")
+        item = Item(op)
+        item.facts = self._rules.facts(item, op, self._classify(op))
+        self._items[op.row] = item
+        self._indexes.place(item)
+        self._holds.begin(item)
+        self._changed(item)
+        self._reindex(self._rules.affected(item))
+        self._end_temporary_holds(item)
+        if item.is_commit_unlink:
+            self._retract(item)
+
+    def remove(self, op: Op) -> None:
+        """`op` was committed or dropped."""
+        item = self._items.pop(op.row)
+        affected = list(self._rules.affected(item))
+        self._unpark(item)
+        self._ready.discard(item)
+        self._recheck.pop(item, None)
+        self._indexes.unplace(item)
+        self._holds.end(item)
+        self._hopeless.gone(item)
+        self._wake(item)
+        self._reindex(affected)
+
+    def renumber(self, op: Op, number: int) -> None:
+        """The file of `op` was flushed: its place is now `number`, and `op.first` the first such.
+
+        It keeps its number while something issued since needs its name or object where it is.
+        Sets `op.number` and `op.first`; its state is the caller's to set, before this call.
+        """
+        item = self._items[op.row]
+        position = item.facts.position
+        if not any(self._indexes.same.after(key, position) for key in item.facts.keys):
+            op.number = number
+        op.first = op.first or number
+        self._holds.begin(item)
+        self.update(op)
+
+    def retarget(
+        self,
+        op: Op,
+        parent: ObjectId,
+        name: Name,
+        scope: tuple[ObjectId, ...],
+        path: tuple[Name, ...],
+        number: int,
+    ) -> None:
+        """A file (or symlink, link) whose op is pending was renamed; sets these fields of `op`.
+
+        What waited for it goes on doing so, unless it must wait for something issued since; when
+        that is not enough (`depended`), issue a RENAME op instead. ValueError for other kinds.
+        """
+        if op.kind not in _RENAMEABLE:
+            raise ValueError(f"{op.kind} of {show(op)} is renamed by an op of its own")
+        item = self._items[op.row]
+        op.parent, op.name, op.scope, op.path, op.number = parent, name, scope, path, number
+        self.update(op)
+        self._holds.begin(item)
+        self._end_temporary_holds(item)
+
+    def update(self, op: Op) -> None:
+        """Any field of `op` changed: state, mark, phase, size, object, targets."""
+        item = self._items[op.row]
+        self._holds.flushed(item)
+        self._reindex([item], self._classify(op))
+        self._recheck[item] = None
+
+    def done_with(self, op: Op) -> None:
+        """The worker that took `op` gives it back: staged, or failed."""
+        item = self._items[op.row]
+        item.taken = False
+        self.update(op)
+
+    def back_off(self, op: Op, until: float) -> None:
+        """`op` failed: it stays in the order, but is not taken before `until`."""
+        item = self._items[op.row]
+        item.not_before = until
+        self._recheck[item] = None
+
+    def note_commit_names(self, directory: ObjectId) -> None:
+        """`directory` holds a committed commit name, so unlinks in it wait to see it unlinked.
+
+        To be called before such an unlink is added, where the name of the directory does not
+        say that it is a checkpoint.
+        """
+        self._holds.note(directory)
+
+    def release_holds(self, directory: ObjectId | None = None) -> None:
+        """End the time holds of what is pending now below `directory` (None: everywhere)."""
+        self._recheck.update(dict.fromkeys(self._holds.release(directory)))
+
+    # Questions
+
+    def take(
+        self, now: float, want: Callable[[Op], bool] | None = None, *, work: Work | None = None
+    ) -> Op | None:
+        """The oldest op that can be worked on and that `want` accepts; it is then taken.
+
+        A PUT whose phase is below STAGED is to be staged, everything else to be published or
+        applied; `work` asks for one of the two. Given back by `done_with`, or removed.
+        """
+        self._advance(now)
+        while True:
+            ready = self._ready.oldest_first(work)
+            item = next((it for it in ready if want is None or want(it.op)), None)
+            if item is None:
+                return None
+            # Others may have been marked or opened since it became ready.
+            if self._examine(item, now):
+                item.taken = True
+                self._ready.discard(item)
+                return item.op
+
+    def may_publish(self, op: Op, now: float) -> Blocked | None:
+        """Why `op` may not be published or applied yet; None: its turn has come."""
+        self._advance(now)
+        item = self._items[op.row]
+        gate = self._gate(item, now)
+        if gate is not None:
+            return gate
+        wait = self._rules.wait(item, latest=False)
+        return None if wait is None else Blocked(wait.reason, by=wait.item.op)
+
+    def next_time(self, now: float) -> float | None:
+        """When a hold or back-off will end (not before `now`); None: none is running."""
+        self._advance(now)
+        return self._holds.next_time()
+
+    def depended(self, op: Op) -> bool:
+        """Whether something issued later waits for `op`: it must not be dropped or superseded.
+
+        Nothing depends on a marked op: a newer version is what it waits for.
+        """
+        item = self._items[op.row]
+        if item.facts.mark is not None:
+            return False
+        return next(self._dependents.of(item), None) is not None
+
+    def blocked_for_good(self, op: Op) -> list[Op]:
+        """A marked or open op that `op` is, or waits for, however indirectly; else empty.
+
+        A flush cannot wait for it: only a retry, the user or the writer ends that.
+        """
+        root = self._hopeless.root(self._items[op.row])
+        return [] if root is None else [root.op]
+
+    def explain(self, op: Op, now: float) -> str:
+        """One line for people: what `op` is waiting for."""
+        item = self._items[op.row]
+        if item.taken:
+            return f"{show(op)} is being sent"
+        blocked = self.may_publish(op, now)
+        return f"{show(op)} is next" if blocked is None else blocked.sentence(op, now)
+
+    def under(self, directory: ObjectId) -> Iterator[Op]:
+        """The ops pending in the subtree of `directory`, oldest first, as of this call."""
+        return iter([item.op for item in self._indexes.everything.items(directory)])
+
+    def open_files(self, directory: ObjectId = ROOT) -> list[Op]:
+        """The files open for writing in the subtree of `directory`, oldest first."""
+        return [op for op in self.under(directory) if self._items[op.row].facts.is_open]
+
+    def of_object(self, object_id: ObjectId) -> Op | None:
+        """The last op issued that concerns the object."""
+        item = self._indexes.same.last((object_id, b""))
+        return None if item is None else item.op
+
+    def of_name(self, parent: ObjectId, name: Name) -> Op | None:
+        """The last op issued that makes or takes the name (a link's source is neither)."""
+        for item in self._indexes.same.reversed((parent, name)):
+            op = item.op
+            if op.kind is not OpKind.LINK or (op.parent, op.name) == (parent, name):
+                return op
+        return None
+
+    def placement(self, op: Op) -> Placement:
+        """How `op` is ordered."""
+        return self._items[op.row].facts.placement
+
+    # Inside
+
+    def _classify(self, op: Op) -> Placement:
+        return classify(op, self._settings.small_bytes)
+
+    def _reindex(
+        self, items: Iterator[Item] | list[Item], placement: Placement | None = None
+    ) -> None:
+        """Index `items` anew (the first as `placement`), then all whose place depends on them."""
+        todo = list(items)
+        while todo:
+            item = todo.pop()
+            facts = self._rules.facts(item, item.op, placement or item.facts.placement)
+            placement = None
+            if facts == item.facts:
+                continue
+            todo += self._rules.affected(item)
+            self._ready.discard(item)
+            self._indexes.unplace(item)
+            item.facts = facts
+            self._indexes.place(item)
+            self._changed(item)
+            todo += self._rules.affected(item)
+
+    def _changed(self, item: Item) -> None:
+        self._hopeless.changed(item)
+        self._wake(item)
+        self._recheck[item] = None
+
+    def _wake(self, item: Item) -> None:
+        """Look again at what is parked under `item`."""
+        for waiter in item.waiters:
+            waiter.blocker = None
+            self._recheck[waiter] = None
+        item.waiters.clear()
+
+    def _unpark(self, item: Item) -> None:
+        if item.blocker is not None:
+            del item.blocker.waiters[item]
+            item.blocker = None
+
+    def _end_temporary_holds(self, item: Item) -> None:
+        """A temporary name that something else concerns now has served its time."""
+        for key in item.facts.keys:
+            earlier = self._indexes.same.before(key, item.facts.position)
+            if earlier is not None and earlier.facts.placement.is_temporary:
+                self._holds.drop(earlier)
+                self._recheck[earlier] = None
+
+    def _retract(self, unlink: Item) -> None:
+        """Have the commit name unlinked before the files that it vouches for."""
+        moved = retract.behind(self._indexes, unlink)
+        for place, item in enumerate(moved, start=1):
+            item.moved = (unlink.op.number, place)
+        # From the last on, so that no two of a key ever change places.
+        self._reindex(moved)
+
+    def _advance(self, now: float) -> None:
+        for item in self._holds.tick(now):
+            if item.op.row in self._items and self._items[item.op.row] is item:
+                if self._holds.linger(item, now):
+                    self._reindex([item])
+                self._recheck[item] = None
+        recheck, self._recheck = self._recheck, {}
+        for item in recheck:
+            self._examine(item, now)
+
+    def _examine(self, item: Item, now: float) -> bool:
+        """Find out whether `item` can be worked on, and put it where it will be found again."""
+        self.examined += 1
+        self._unpark(item)
+        self._ready.discard(item)
+        if item.taken:
+            return False
+        gate = self._gate(item, now)
+        if gate is not None:
+            if gate.until is not None:
+                self._holds.watch(item, gate.until)
+            return False
+        wait = None if item.to_stage else self._rules.wait(item, latest=True)
+        if wait is not None:
+            item.blocker = wait.item
+            wait.item.waiters[item] = None
+            return False
+        self._ready.add(item, Work.STAGE if item.to_stage else Work.PUBLISH)
+        return True
+
+    def _gate(self, item: Item, now: float) -> Blocked | None:
+        """Why `item` itself cannot go on, whatever others do."""
+        op = item.op
+        if op.mark is not None:
+            return Blocked(Reason.MARKED)
+        if op.kind is OpKind.PUT and op.state in (OpState.OPEN, OpState.CLOSED):
+            return Blocked(Reason.OPEN)
+        return self._holds.until(item, now)

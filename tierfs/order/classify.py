@@ -1,0 +1,175 @@
+"""From an op's own path, kind and flags to its place in the order (R1, R2 of DESIGN 5)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from tierfs.model import REMOVALS, Name, ObjectId, Op, OpKind
+from tierfs.order import names
+from tierfs.order.names import Role
+
+SMALL_BYTES = 64 * 1024
+"""Largest pointer, flag and small file (DESIGN 5, R2)."""
+
+_MAKERS = frozenset({OpKind.PUT, OpKind.LINK, OpKind.RENAME, OpKind.SYMLINK})
+_DIRECTORY_OPS = frozenset({OpKind.MKDIR, OpKind.RMDIR})
+
+
+class Klass(enum.Enum):
+    """How an op is ordered."""
+
+    PLAIN = "plain"  # as soon as its directory is there
+    SMALL = "small"  # behind larger files closed before it in its directory
+    ORDERED = "ordered"  # behind everything earlier in its cover
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """An op's place in the order.
+
+    Attributes:
+        cover: directories whose whole subtrees it waits for; empty unless ORDERED.
+        is_commit_name: ORDERED, and it makes or takes a name that makes its directory whole.
+        is_pointer: ORDERED, and what it makes leads to a checkpoint; every symlink.
+        is_temporary: makes a temporary name, which is not sent for a while.
+        is_log: its file never holds anything.
+        checkpoint: the topmost checkpoint directory that it lies in, or is.
+        negative: PUT of a negative file: (directory, name of the sibling, or b"" for the whole
+            directory) that it must be on the shared tier before.
+    """
+
+    klass: Klass
+    cover: tuple[ObjectId, ...] = ()
+    is_commit_name: bool = False
+    is_pointer: bool = False
+    is_temporary: bool = False
+    is_log: bool = False
+    checkpoint: ObjectId | None = None
+    negative: tuple[ObjectId, Name] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One of the names that an op concerns, with the directory ids that lead to it."""
+
+    scope: tuple[ObjectId, ...]
+    path: tuple[Name, ...]
+
+    @property
+    def role(self) -> Role:
+        return names.role(self.path[-1]) if self.path else Role.NONE
+
+    @property
+    def hidden(self) -> bool:
+        """Whether R1 applies: below a temporary or negative directory, and not itself negative."""
+        return self.role is not Role.NEGATIVE and any(
+            names.role(name) in (Role.TEMPORARY, Role.NEGATIVE) for name in self.path[:-1]
+        )
+
+    @property
+    def top(self) -> int | None:
+        """Index in the path of the topmost checkpoint, its own name included."""
+        found = (i for i, name in enumerate(self.path) if names.is_checkpoint(name))
+        return next(found, None)
+
+    @property
+    def checkpoint(self) -> ObjectId | None:
+        """The topmost checkpoint directory above it."""
+        top = self.top
+        return None if top is None or top + 1 >= len(self.scope) else self.scope[top + 1]
+
+    @property
+    def holder(self) -> ObjectId:
+        """The directory that holds the topmost checkpoint, else the one that holds the name."""
+        return self.scope[-1] if self.top is None else self.scope[self.top]
+
+
+def classify(op: Op, small_bytes: int = SMALL_BYTES) -> Placement:
+    """The place of `op` in the order; pure, from the op alone.
+
+    Commit names count whatever their size, since `.metadata` and indexes grow with the model and
+    only the rename of a large file waits, not its transfer; flags without content (`*.done`) and
+    pointers count up to `small_bytes`.
+    """
+    end = _End(op.scope, op.path)
+    ends = (end, _End(op.scope2, op.path2)) if op.scope2 else (end,)
+    is_small = op.kind is not OpKind.PUT or op.size <= small_bytes
+    is_commit = _is_commit(op, end, is_small)
+    is_pointer = op.kind is OpKind.SYMLINK or (
+        op.kind in _MAKERS and end.role is Role.POINTER and is_small
+    )
+    ordered = _is_ordered(op, ends, is_commit or is_pointer)
+    return Placement(
+        klass=_klass(op, end, ordered, is_small),
+        cover=_cover(op, ends, is_commit, is_pointer) if ordered else (),
+        is_commit_name=ordered and is_commit,
+        is_pointer=ordered and is_pointer,
+        is_temporary=_is_temporary(op, end),
+        is_log=op.kind is OpKind.PUT and names.is_log(op.name),
+        checkpoint=_checkpoint(op, end),
+        negative=_negative(op),
+    )
+
+
+def _is_commit(op: Op, end: _End, is_small: bool) -> bool:
+    if end.role is not Role.COMMIT:
+        return False
+    if op.kind is OpKind.UNLINK:
+        return True
+    return op.kind in _MAKERS and (is_small or not names.is_flag(op.name))
+
+
+def _is_ordered(op: Op, ends: tuple[_End, ...], is_marker: bool) -> bool:
+    if op.kind in (OpKind.MKDIR, OpKind.SETATTR):
+        return False
+    # A rename onto an empty directory needs the removals inside that one, hidden or not.
+    if all(end.hidden for end in ends) and not (op.kind is OpKind.RENAME and op.overwrites):
+        return False
+    if op.kind is OpKind.RENAME or op.kind in REMOVALS:
+        return True
+    return op.overwrites or is_marker
+
+
+def _klass(op: Op, end: _End, ordered: bool, is_small: bool) -> Klass:
+    if ordered:
+        return Klass.ORDERED
+    # A negative file is small but must be there before anything else: it waits for nobody.
+    if op.kind is OpKind.PUT and is_small and not end.hidden and end.role is not Role.NEGATIVE:
+        return Klass.SMALL
+    return Klass.PLAIN
+
+
+def _cover(
+    op: Op, ends: tuple[_End, ...], is_commit: bool, is_pointer: bool
+) -> tuple[ObjectId, ...]:
+    cover = [_cover_of_end(op, end, is_commit and end is ends[0]) for end in ends]
+    if is_pointer:
+        cover += op.targets
+    return tuple(dict.fromkeys(cover))
+
+
+def _cover_of_end(op: Op, end: _End, is_commit: bool) -> ObjectId:
+    if op.kind in REMOVALS:
+        return end.holder
+    if op.kind is OpKind.RENAME and names.is_checkpoint(end.path[-1]) and not is_commit:
+        return end.holder
+    return end.scope[-1]
+
+
+def _is_temporary(op: Op, end: _End) -> bool:
+    if op.kind not in (OpKind.PUT, OpKind.SYMLINK):
+        return False
+    in_scratch = len(end.path) > 1 and names.is_scratch_directory(end.path[-2])
+    return in_scratch or end.role is Role.TEMPORARY
+
+
+def _checkpoint(op: Op, end: _End) -> ObjectId | None:
+    is_one = op.kind in _DIRECTORY_OPS and end.top == len(end.path) - 1
+    return op.object if is_one else end.checkpoint
+
+
+def _negative(op: Op) -> tuple[ObjectId, Name] | None:
+    if op.kind is not OpKind.PUT or not names.is_negative_file(op.name):
+        return None
+    return op.parent, names.negative_stem(op.name) or b""

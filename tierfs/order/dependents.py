@@ -1,0 +1,93 @@
+"""The rules read the other way round: who waits for an item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tierfs.model import Mark, Op, OpKind
+from tierfs.order.indexes import Indexes
+from tierfs.order.item import Item
+from tierfs.order.rules import negative_keys
+
+
+class Dependents:
+    """Who waits for whom, backwards; the counterpart of `Rules.wait`."""
+
+    def __init__(self, indexes: Indexes) -> None:
+        self._in = indexes
+
+    def of(self, item: Item) -> Iterator[Item]:
+        """All that wait for `item`, some more than once, those held open or marked not included.
+
+        Of those that share a name only the next: the others wait for that one.
+        """
+        yield from self._same_key(item)
+        yield from self._children(item)
+        yield from self._covering(item)
+        yield from self._others(item)
+
+    def held_by(self, item: Item) -> Iterator[Item]:
+        """All that wait until `item` is closed, accepted, rewritten or discarded."""
+        facts = item.facts
+        if facts.placement.is_log:
+            return
+        for directory in facts.directories:
+            for found in self._in.watchers.items(directory):
+                commit = found.facts.placement.is_commit_name and found.facts.parent == directory
+                if found is not item and (facts.mark is not None or (facts.is_open and commit)):
+                    yield found
+
+    def _same_key(self, item: Item) -> Iterator[Item]:
+        for key in item.facts.keys:
+            found = next(self._in.same.after(key, item.facts.position), None)
+            if found is not None:
+                yield found
+
+    def _children(self, item: Item) -> Iterator[Item]:
+        if item.op.kind is not OpKind.MKDIR:
+            return
+        made = item.facts.object
+        for found in self._in.everything.items(made):
+            if made in (found.op.parent, found.op.parent2):
+                yield found
+
+    def _covering(self, item: Item) -> Iterator[Item]:
+        facts = item.facts
+        if not facts.counted or (item.is_removal and facts.out) or facts.mark is Mark.TORN:
+            return
+        index = self._in.guarded if facts.out else self._in.covering
+        for directory in facts.directories:
+            for found in index.after(directory, facts.rank):
+                if not (item.is_removal and found.is_removal):
+                    yield found
+
+    def _others(self, item: Item) -> Iterator[Item]:
+        facts = item.facts
+        for directory in facts.directories:
+            for found in self._in.removers.after(directory, facts.rank):
+                if facts.counted and (item.is_removal or not facts.out):
+                    yield found
+        if item.is_commit_unlink:
+            yield from self._after_commit_unlink(item)
+        if facts.out or not facts.counted:
+            return
+        if facts.is_large and not facts.placement.is_log:
+            yield from self._in.small.after(facts.parent, facts.rank)
+        if facts.placement.negative is not None:
+            yield from self._after_negative(item)
+
+    def _after_negative(self, item: Item) -> Iterator[Item]:
+        for found in self._in.everything.items(item.facts.parent):
+            if found.facts.rank > item.facts.rank and _is_behind(item, found.op):
+                yield found
+
+    def _after_commit_unlink(self, item: Item) -> Iterator[Item]:
+        for index in (self._in.removals, self._in.dead_removals):
+            for found in index.after(item.facts.parent, item.facts.position):
+                if not found.is_commit_unlink:
+                    yield found
+
+
+def _is_behind(negative: Item, op: Op) -> bool:
+    key = negative.facts.placement.negative
+    return any(found == key for found in negative_keys(op))

@@ -1,0 +1,150 @@
+"""Holds that time ends: temporary names, unlinks in a checkpoint, back-off, lingering files."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tierfs.model import ObjectId, OpKind, OpState
+from tierfs.order.blocked import Blocked, Reason
+from tierfs.order.classify import Klass
+from tierfs.order.item import Item
+from tierfs.order.settings import OrderSettings
+
+
+@dataclass(slots=True)
+class _Removal:
+    """Unlinks pending in one checkpoint directory, and when the last of them came."""
+
+    pending: int = 0
+    last: float = 0.0
+
+
+class Holds:
+    """Time holds of items. `now` is the caller's monotonic clock, in seconds.
+
+    An item's holds begin when the clock is first seen after it came: calls without a time (add,
+    update) are followed at once by one that has it.
+    """
+
+    def __init__(self, settings: OrderSettings) -> None:
+        self._settings = settings
+        self._fresh: dict[Item, None] = {}
+        self._held: dict[Item, None] = {}
+        self._timers: list[tuple[float, int, Item]] = []
+        self._sequence = itertools.count()
+        self._noted: set[ObjectId] = set()
+        self._removals: dict[ObjectId, _Removal] = {}
+        self._roots: dict[Item, ObjectId] = {}
+
+    def begin(self, item: Item) -> None:
+        """`item` came, or was flushed again: its holds begin anew."""
+        item.since = None
+        self._fresh[item] = None
+        self._held.pop(item, None)
+        root = self._root(item)
+        if root is not None and item not in self._roots:
+            self._roots[item] = root
+            self._removals.setdefault(root, _Removal()).pending += 1
+        # The commit name goes first, so nothing is gained by holding its unlink.
+        settles = root is not None and not item.is_commit_unlink
+        if settles or item.facts.placement.is_temporary:
+            self._held[item] = None
+
+    def end(self, item: Item) -> None:
+        """`item` is gone."""
+        self._fresh.pop(item, None)
+        self._held.pop(item, None)
+        self._leave(item)
+
+    def drop(self, item: Item) -> bool:
+        """End the hold of `item`; whether it had one."""
+        return self._held.pop(item, self) is None
+
+    def release(self, directory: ObjectId | None) -> list[Item]:
+        """End the holds of what is pending now below `directory` (None: everywhere)."""
+        freed = [i for i in self._held if directory is None or directory in i.facts.directories]
+        for item in freed:
+            del self._held[item]
+        return freed
+
+    def note(self, directory: ObjectId) -> None:
+        """`directory` holds a committed commit name: unlinks in it are the removal of a whole."""
+        self._noted.add(directory)
+
+    def until(self, item: Item, now: float) -> Blocked | None:
+        """The hold that `item` is under at `now`."""
+        if item.not_before > now:
+            return Blocked(Reason.BACK_OFF, until=item.not_before)
+        if item not in self._held:
+            return None
+        since = now if item.since is None else item.since
+        root = self._roots.get(item)
+        if root is None:
+            return _hold(Reason.TEMPORARY, since + self._settings.temporary_hold, now)
+        settled = max(since, self._removals[root].last) + self._settings.unlink_settle
+        return _hold(Reason.SETTLE, min(settled, since + self._settings.unlink_settle_limit), now)
+
+    def tick(self, now: float) -> Iterator[Item]:
+        """Start the clocks of what came since the last call; then all whose time has come."""
+        for item in self._fresh:
+            self._start(item, now)
+        self._fresh.clear()
+        while self._timers and self._timers[0][0] <= now:
+            yield heapq.heappop(self._timers)[2]
+
+    def watch(self, item: Item, until: float) -> None:
+        """Have `item` come out of `tick` at `until`."""
+        heapq.heappush(self._timers, (until, next(self._sequence), item))
+
+    def next_time(self) -> float | None:
+        """When `tick` will next have something."""
+        return self._timers[0][0] if self._timers else None
+
+    def flushed(self, item: Item) -> None:
+        """The state of `item` changed: see whether its RELEASE is being waited for."""
+        if item.op.state is not OpState.CLOSED:
+            item.flushed, item.lingering = None, False
+        elif item.flushed is None:
+            self._fresh[item] = None
+
+    def linger(self, item: Item, now: float) -> bool:
+        """Whether `item` has just become one that lingers; sets it."""
+        if item.flushed is None or item.lingering:
+            return False
+        item.lingering = item.flushed + self._settings.linger <= now
+        return item.lingering
+
+    def _start(self, item: Item, now: float) -> None:
+        if item.since is None:
+            item.since = now
+            root = self._roots.get(item)
+            if root is not None:
+                self._removals[root].last = now
+        if item.op.state is OpState.CLOSED and item.flushed is None:
+            item.flushed = now
+            self.watch(item, now + self._settings.linger)
+
+    def _root(self, item: Item) -> ObjectId | None:
+        """The checkpoint directory that an unlink of `item` may be removing."""
+        if item.op.kind is not OpKind.UNLINK or item.facts.placement.klass is not Klass.ORDERED:
+            return None
+        return item.facts.placement.checkpoint or next(
+            (d for d in item.facts.directories if d in self._noted), None
+        )
+
+    def _leave(self, item: Item) -> None:
+        root = self._roots.pop(item, None)
+        if root is None:
+            return
+        removal = self._removals[root]
+        removal.pending -= 1
+        if not removal.pending:
+            del self._removals[root]
+            self._noted.discard(root)
+
+
+def _hold(reason: Reason, until: float, now: float) -> Blocked | None:
+    return Blocked(reason, until=until) if until > now else None

@@ -1,0 +1,125 @@
+"""The indexes of the backlog: each answers one question of the rules in O(log n)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any
+
+from tierfs.model import Mark, Name, ObjectId, OpKind
+from tierfs.order.classify import Klass
+from tierfs.order.item import Facts, Item, Key
+from tierfs.order.ranked import Ranked
+
+_position = attrgetter("facts.position")
+_rank = attrgetter("facts.rank")
+
+
+class Indexes:
+    """All pending items, indexed. An item is placed under its facts and unplaced by them.
+
+    Attributes:
+        same: per key, what must be applied in number order.
+        everything: per directory, all items in its subtree.
+        saves, removals: per directory, those in its subtree that are in the order.
+        dead_saves, dead_removals: per directory, those that are out of it.
+        covering: per directory, the ordered items that cover it; `guarded`: of those, the removals
+            and the renames that replace something.
+        large, small: per parent, the files of that size.
+        makers, removers: per directory, the MKDIR or RMDIR of itself.
+        marked, opened: per directory, the marked and the open items in its subtree.
+        watchers: per directory, the items that a mark in its subtree takes out of the order.
+        commit_unlinks, stuck_unlinks: per directory, the UNLINKs of its commit names.
+        negatives: per (directory, sibling or b""), the negative files to come before it.
+    """
+
+    def __init__(self) -> None:
+        self.same: Ranked[Key] = Ranked(_position)
+        self.everything: Ranked[ObjectId] = Ranked(_position)
+        self.saves: Ranked[ObjectId] = Ranked(_rank)
+        self.removals: Ranked[ObjectId] = Ranked(_rank)
+        self.dead_saves: Ranked[ObjectId] = Ranked(_rank)
+        self.dead_removals: Ranked[ObjectId] = Ranked(_rank)
+        self.covering: Ranked[ObjectId] = Ranked(_position)
+        self.guarded: Ranked[ObjectId] = Ranked(_position)
+        self.large: Ranked[ObjectId] = Ranked(_rank)
+        self.small: Ranked[ObjectId] = Ranked(_rank)
+        self.makers: Ranked[ObjectId] = Ranked(_position)
+        self.removers: Ranked[ObjectId] = Ranked(_position)
+        self.marked: Ranked[ObjectId] = Ranked(_position)
+        self.opened: Ranked[ObjectId] = Ranked(_position)
+        self.watchers: Ranked[ObjectId] = Ranked(_position)
+        self.commit_unlinks: Ranked[ObjectId] = Ranked(_position)
+        self.stuck_unlinks: Ranked[ObjectId] = Ranked(_position)
+        self.negatives: Ranked[tuple[ObjectId, Name]] = Ranked(_rank)
+
+    def place(self, item: Item) -> None:
+        """Put `item` everywhere where its facts say that it belongs."""
+        for index, key in self._places(item):
+            index.add(key, item)
+
+    def unplace(self, item: Item) -> None:
+        """Take `item` out again; its facts must be those that it was placed by."""
+        for index, key in self._places(item):
+            index.remove(key, item)
+
+    def _places(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
+        for key in item.facts.keys:
+            yield self.same, key
+        for directory in item.facts.directories:
+            yield self.everything, directory
+        yield from self._in_order(item)
+        yield from self._waiting(item.facts)
+        yield from self._special(item)
+
+    def _in_order(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
+        facts = item.facts
+        index = self._order_index(item)
+        if index is not None:
+            for directory in facts.directories:
+                yield index, directory
+        if facts.placement.is_log:
+            return
+        for directory in facts.directories:
+            if facts.mark is not None:
+                yield self.marked, directory
+            if facts.is_open:
+                yield self.opened, directory
+
+    def _order_index(self, item: Item) -> Ranked[ObjectId] | None:
+        facts = item.facts
+        if not facts.counted:
+            return None
+        if item.is_removal:
+            return self.dead_removals if facts.out else self.removals
+        if not facts.out:
+            return self.saves
+        # What is torn was never whole, what a log holds is never needed: no removal waits.
+        missed = facts.mark is not Mark.TORN and not facts.placement.is_log
+        return self.dead_saves if missed else None
+
+    def _waiting(self, facts: Facts) -> Iterator[tuple[Ranked[Any], Any]]:
+        for directory in facts.placement.cover:
+            yield self.covering, directory
+            if facts.guarded:
+                yield self.guarded, directory
+        for directory in facts.watched:
+            yield self.watchers, directory
+        if facts.placement.klass is Klass.SMALL:
+            yield self.small, facts.parent
+
+    def _special(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
+        facts, kind = item.facts, item.op.kind
+        if kind is OpKind.MKDIR:
+            yield self.makers, facts.object
+        elif kind is OpKind.RMDIR:
+            yield self.removers, facts.object
+        elif item.is_commit_unlink:
+            yield self.commit_unlinks, facts.parent
+            if facts.mark is not None:
+                yield self.stuck_unlinks, facts.parent
+        elif kind is OpKind.PUT and facts.counted and not facts.out:
+            if facts.placement.negative is not None:
+                yield self.negatives, facts.placement.negative
+            if facts.is_large and not facts.placement.is_log:
+                yield self.large, facts.parent

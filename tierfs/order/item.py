@@ -1,0 +1,125 @@
+"""One pending op as the backlog keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tierfs.model import REMOVALS, Mark, Name, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.order.classify import Klass, Placement
+
+Position = tuple[int, int, int]
+"""Place in the order: number, place behind the commit name's unlink of that number, row."""
+
+Key = tuple[ObjectId, Name]
+"""What ops that share it are applied in order for: (object, b"") or (directory, name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an item is indexed by: a snapshot, since the op itself changes under the backlog.
+
+    Attributes:
+        position: where it stands; an ordered op waits for what ranks below its position.
+        rank: the same, except that a PUT that is not ordered ranks where its first FLUSH was.
+        counted: others wait for it. A file that was never flushed does not count.
+        is_open: a writer still has the file open.
+        guarded: it takes content away that earlier saves, held ones too, must replace (G4).
+        watched: directories in which a mark takes it out of the order.
+        out: out of the order: only removals wait for it.
+    """
+
+    placement: Placement
+    object: ObjectId
+    parent: ObjectId
+    keys: tuple[Key, ...]
+    directories: tuple[ObjectId, ...]
+    position: Position
+    rank: Position
+    mark: Mark | None
+    counted: bool
+    is_open: bool
+    is_large: bool
+    guarded: bool
+    watched: tuple[ObjectId, ...]
+    out: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A pending op, what it is indexed by, and what the backlog remembers of it.
+
+    Attributes:
+        moved: (number, place) behind the unlink of a commit name, if it was moved there.
+        lifted: gave up the place of its first FLUSH, since it waits for something later itself.
+        lingering: flushed so long ago without a RELEASE that it counts as open.
+        taken: a worker has it.
+        not_before: end of the back-off (monotonic seconds).
+        since: when its time holds began (monotonic seconds); None: not looked at yet.
+        flushed: when it was flushed without a RELEASE.
+        blocker: the item that it is parked under; `waiters`: those parked under it.
+    """
+
+    op: Op
+    facts: Facts = field(init=False)
+    moved: tuple[int, int] | None = None
+    lifted: bool = False
+    lingering: bool = False
+    taken: bool = False
+    not_before: float = 0.0
+    since: float | None = None
+    flushed: float | None = None
+    blocker: Item | None = None
+    waiters: dict[Item, None] = field(default_factory=dict)
+
+    @property
+    def is_removal(self) -> bool:
+        """Whether it takes a name away."""
+        return self.op.kind in REMOVALS
+
+    @property
+    def is_commit_unlink(self) -> bool:
+        """Whether it takes the commit name of a directory away."""
+        return self.op.kind is OpKind.UNLINK and self.facts.placement.is_commit_name
+
+    @property
+    def to_stage(self) -> bool:
+        """Whether the next thing to do is staging, which needs no turn."""
+        return self.op.kind is OpKind.PUT and self.op.phase < Phase.STAGED
+
+
+def floats(op: Op, placement: Placement) -> bool:
+    """Whether `op` ranks where its first FLUSH was."""
+    return op.kind is OpKind.PUT and placement.klass is not Klass.ORDERED
+
+
+def keys_of(op: Op) -> tuple[Key, ...]:
+    """What `op` shares with others that must be applied in order with it."""
+    keys: list[Key] = [(op.object, b""), (op.parent, op.name)]
+    if op.parent2 is not None and op.name2 is not None:
+        keys.append((op.parent2, op.name2))
+    return tuple(dict.fromkeys(keys))
+
+
+def directories_of(op: Op) -> tuple[ObjectId, ...]:
+    """The directories in whose subtrees `op` lies."""
+    made = (op.object,) if op.kind is OpKind.MKDIR else ()
+    return tuple(dict.fromkeys(op.scope + op.scope2 + made))
+
+
+def is_open(op: Op) -> bool:
+    """Whether a writer still has the file of `op` open."""
+    return op.kind is OpKind.PUT and op.state in (OpState.OPEN, OpState.CLOSED)
+
+
+def is_guarded(op: Op, placement: Placement) -> bool:
+    """Whether `op` must not be applied before earlier saves, held ones included."""
+    replaces = op.kind is OpKind.RENAME and op.overwrites
+    return placement.klass is Klass.ORDERED and (op.kind in REMOVALS or replaces)
+
+
+def watched_by(op: Op, placement: Placement) -> tuple[ObjectId, ...]:
+    """The directories in which a mark takes `op` out of the order (R3, *stuck*)."""
+    if op.kind in REMOVALS:
+        return ()
+    own = (op.parent,) if placement.is_commit_name else ()
+    return tuple(dict.fromkeys(own + (op.targets if placement.is_pointer else ())))

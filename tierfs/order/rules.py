@@ -1,0 +1,245 @@
+"""Who waits for whom. The one place where the rules R1 and R2 of DESIGN 5 are written down.
+
+The waiting relation has no cycle. Every item has a rank and a position, rank <= position; they
+differ only for a PUT that is not ordered, whose rank is its first FLUSH. Each wait leads to a lower
+rank:
+
+* cover, larger file, negative name, content of a removed directory, commit name's unlink: the rule
+  asks for a rank below the waiting item's rank;
+* same name or object, MKDIR of the parent: the item waited for has a lower position, so a lower
+  rank too; and a floating PUT that waits for something above its first FLUSH gives that place up
+  (it is *lifted*: rank = position).
+
+An open file that holds a commit name is waited for whatever its rank, but it waits for nobody and
+ends with its close; time holds end by themselves; what a mark holds is reported, not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tierfs.model import Mark, Name, ObjectId, Op, OpKind
+from tierfs.order.blocked import Reason
+from tierfs.order.classify import Klass, Placement
+from tierfs.order.indexes import Indexes
+from tierfs.order.item import (
+    Facts,
+    Item,
+    Key,
+    Position,
+    directories_of,
+    floats,
+    is_guarded,
+    is_open,
+    keys_of,
+    watched_by,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One reason to wait, and the item waited for."""
+
+    reason: Reason
+    item: Item
+
+
+class Rules:
+    """The rules over the indexes. Changes nothing but `Item.lifted`."""
+
+    def __init__(self, indexes: Indexes, small_bytes: int) -> None:
+        self._in = indexes
+        self._small_bytes = small_bytes
+
+    # What an item is
+
+    def facts(self, item: Item, op: Op, placement: Placement) -> Facts:
+        """What `item` is to be indexed by, from the op as it is now."""
+        number, place = item.moved or (op.number, 0)
+        position = (number, place, op.row)
+        keys = keys_of(op)
+        facts = Facts(
+            placement=placement,
+            object=op.object,
+            parent=op.parent,
+            keys=keys,
+            directories=directories_of(op),
+            position=position,
+            rank=self._rank(item, op, placement, position, keys),
+            mark=op.mark,
+            counted=_is_counted(item, op, placement),
+            is_open=is_open(op),
+            is_large=op.kind is OpKind.PUT and op.size > self._small_bytes,
+            guarded=is_guarded(op, placement),
+            watched=watched_by(op, placement),
+        )
+        return replace(facts, out=True) if self._is_out(item, facts) else facts
+
+    def _rank(
+        self, item: Item, op: Op, placement: Placement, position: Position, keys: tuple[Key, ...]
+    ) -> Position:
+        if not floats(op, placement) or not op.first:
+            return position
+        rank = min((op.first, 0, op.row), position)
+        if not item.lifted:
+            waits_for = [self._in.same.before(key, position, but=item) for key in keys]
+            waits_for.append(self._in.makers.first(op.parent))
+            item.lifted = any(it is not None and it.facts.position > rank for it in waits_for)
+        return position if item.lifted else rank
+
+    def _is_out(self, item: Item, facts: Facts) -> bool:
+        """Marked, withdrawn or held: others go on without it."""
+        if facts.mark is not None:
+            return True
+        if any(self._in.marked.first(d, but=item) for d in facts.watched):
+            return True
+        if not facts.guarded:
+            return False
+        cover, position = facts.placement.cover, facts.position
+        if any(self._in.dead_saves.before(d, position, but=item) for d in cover):
+            return True
+        return item.is_removal and self._stuck_unlink(item, facts) is not None
+
+    def _stuck_unlink(self, item: Item, facts: Facts) -> Item | None:
+        if item.op.kind is OpKind.UNLINK and facts.placement.is_commit_name:
+            return None
+        found = (self._in.stuck_unlinks.before(d, facts.position) for d in facts.directories)
+        return next(filter(None, found), None)
+
+    def affected(self, item: Item) -> Iterator[Item]:
+        """Those that are in or out of the order because of `item`, as it is placed now."""
+        facts = item.facts
+        if facts.mark is not None and not facts.placement.is_log:
+            for directory in facts.directories:
+                yield from self._in.watchers.items(directory)
+        if item.is_commit_unlink and facts.mark is not None:
+            yield from self._in.removals.items(facts.parent)
+            yield from self._in.dead_removals.items(facts.parent)
+        if not facts.out or item.is_removal or facts.mark is Mark.TORN:
+            return
+        for directory in facts.directories:
+            if self._in.dead_saves.first(directory) is item:
+                following = next(self._in.dead_saves.after(directory, facts.rank), None)
+                end = None if following is None else following.facts.rank
+                yield from self._in.guarded.between(directory, facts.rank, end)
+
+    # What an item waits for
+
+    def wait(self, item: Item, *, latest: bool) -> Wait | None:
+        """Something that `item` waits for, or None: its turn has come.
+
+        Of many, the latest (which will probably be the last to go) or the earliest.
+        """
+        return (
+            self._same_key(item)
+            or self._parent(item)
+            or self._negative(item)
+            or self._by_class(item, latest)
+        )
+
+    def _same_key(self, item: Item) -> Wait | None:
+        for key in item.facts.keys:
+            found = self._in.same.before(key, item.facts.position)
+            if found is not None:
+                return Wait(Reason.SAME_NAME, found)
+        return None
+
+    def _parent(self, item: Item) -> Wait | None:
+        for directory in (item.op.parent, item.op.parent2):
+            found = None if directory is None else self._in.makers.first(directory, but=item)
+            if found is not None:
+                return Wait(Reason.PARENT, found)
+        return None
+
+    def _negative(self, item: Item) -> Wait | None:
+        for key in negative_keys(item.op):
+            found = self._in.negatives.before(key, item.facts.rank)
+            if found is not None:
+                return Wait(Reason.NEGATIVE, found)
+        return None
+
+    def _by_class(self, item: Item, latest: bool) -> Wait | None:
+        if item.op.kind is OpKind.RMDIR:
+            found = self._content(item, latest)
+            if found is not None:
+                return found
+        klass = item.facts.placement.klass
+        if klass is Klass.SMALL:
+            large = self._in.large.before(item.facts.parent, item.facts.rank, latest=latest)
+            return None if large is None else Wait(Reason.LARGER, large)
+        if klass is Klass.ORDERED:
+            return self._ordered(item, latest)
+        return None
+
+    def _content(self, item: Item, latest: bool) -> Wait | None:
+        """What lies in the directory that `item` removes."""
+        inside, position = item.facts.object, item.facts.position
+        for index in (self._in.removals, self._in.dead_removals, self._in.saves):
+            found = index.before(inside, position, latest=latest)
+            if found is not None:
+                return Wait(Reason.EARLIER, found)
+        return None
+
+    def _ordered(self, item: Item, latest: bool) -> Wait | None:
+        if item.is_removal:
+            return self._removal(item, latest)
+        return self._watched(item) or self._open_files(item) or self._cover(item, latest)
+
+    def _watched(self, item: Item) -> Wait | None:
+        for directory in item.facts.watched:
+            found = self._in.marked.first(directory, but=item)
+            if found is not None:
+                own = directory == item.facts.parent and item.facts.placement.is_commit_name
+                return Wait(Reason.WITHDRAWN if own else Reason.HELD, found)
+        return None
+
+    def _open_files(self, item: Item) -> Wait | None:
+        if not item.facts.placement.is_commit_name:
+            return None
+        found = self._in.opened.first(item.facts.parent, but=item)
+        return None if found is None else Wait(Reason.OPEN_FILE, found)
+
+    def _cover(self, item: Item, latest: bool) -> Wait | None:
+        position = item.facts.position
+        for directory in item.facts.placement.cover:
+            for index in (self._in.saves, self._in.removals):
+                found = index.before(directory, position, latest=latest)
+                if found is not None:
+                    return Wait(Reason.EARLIER, found)
+            dead = self._in.dead_saves.before(directory, position) if item.facts.guarded else None
+            if dead is not None:
+                return Wait(Reason.HELD, dead)
+        return None
+
+    def _removal(self, item: Item, latest: bool) -> Wait | None:
+        facts = item.facts
+        for directory in facts.placement.cover:
+            found = self._in.saves.before(directory, facts.position, latest=latest)
+            if found is not None:
+                return Wait(Reason.EARLIER, found)
+            found = self._in.dead_saves.before(directory, facts.position, latest=latest)
+            if found is not None:
+                return Wait(Reason.HELD, found)
+        if item.is_commit_unlink:
+            return None
+        for directory in facts.directories:
+            found = self._in.commit_unlinks.before(directory, facts.position)
+            if found is not None:
+                return Wait(Reason.COMMIT_NAME, found)
+        return None
+
+
+def negative_keys(op: Op) -> Iterator[tuple[ObjectId, Name]]:
+    """The keys of the negative files that would cover `op`."""
+    for directory, name in zip(op.scope, op.path, strict=True):
+        yield directory, name
+        if name.endswith(b".ckpt"):
+            yield directory, name[: -len(b".ckpt")]
+        yield directory, b""
+
+
+def _is_counted(item: Item, op: Op, placement: Placement) -> bool:
+    if not is_open(op):
+        return True
+    return bool(op.first) and not item.lingering and not placement.is_log

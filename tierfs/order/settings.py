@@ -1,0 +1,24 @@
+"""The settings of the order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSettings:
+    """Times in seconds, sizes in bytes.
+
+    Attributes:
+        unlink_settle: an UNLINK in a checkpoint is held until no other came for this long.
+        unlink_settle_limit: and at most this long, however many others come.
+        temporary_hold: a file under a temporary name is not sent for this long.
+        linger: a FLUSH with no RELEASE for this long was no close; the file counts as open.
+        small_bytes: files up to this size are small, and can be pointers and flags.
+    """
+
+    unlink_settle: float = 2.0
+    unlink_settle_limit: float = 20.0
+    temporary_hold: float = 30.0
+    linger: float = 1.0
+    small_bytes: int = 64 * 1024
