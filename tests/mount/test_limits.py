@@ -30,9 +30,7 @@ def journal_rows(node: Node) -> int:
     """Rows of pending ops, read from a copy once the daemon has gone."""
     database = next(node.local.glob("journal*.db"))
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-        table = "op" if "op" in tables else "ops"
-        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        return int(connection.execute("SELECT count(*) FROM op").fetchone()[0])
 
 
 def save(parent: Path, step: int, size: int = 2000) -> None:
