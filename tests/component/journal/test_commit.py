@@ -133,7 +133,7 @@ def test_what_was_written_survives_kill_9_and_no_number_comes_twice(
     assert journal.next_number() > highest_number
 
 
-async def test_what_was_synced_survives_a_power_cut(
+async def test_synced_posts_survive_a_power_cut(
     make_device: Callable[..., LoopDevice], open_journal: Callable[..., Journal]
 ) -> None:
     device = make_device("power")

@@ -375,7 +375,7 @@ def test_a_full_file_system_says_so_and_nothing_is_left(
     assert read(store, kept) == b"kept"
 
 
-def test_what_was_synced_survives_a_power_cut(make_device: Callable[..., LoopDevice]) -> None:
+def test_synced_objects_survive_a_power_cut(make_device: Callable[..., LoopDevice]) -> None:
     device = make_device("power")
     store = ObjectStore.open(device.mountpoint, OS())
     kinds = [Kind.FILE, Kind.DIRECTORY, Kind.SYMLINK]
