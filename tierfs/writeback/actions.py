@@ -1,0 +1,261 @@
+"""One op brought to the shared tier: checked, declared in the journal, applied, accounted for.
+
+The order of the steps is the same for all kinds. Prepare what can be prepared; look, in one
+synchronous step, whether the op may still go; declare it (`phase` and `state` PUBLISHING, the row
+synced): from here on nobody takes it back; make the final call; put the directory times right;
+then, in one synchronous step again, let everybody know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from tierfs.errors import DirectoryGone, ObjectChanged
+from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
+from tierfs.model import Kind, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.shared import SharedTier
+from tierfs.writeback import steps
+from tierfs.writeback.failures import path_of
+from tierfs.writeback.results import Applied, NothingToDo, NotYet
+from tierfs.writeback.rooms import LocalFailure, Rooms
+from tierfs.writeback.staging import Stager
+from tierfs.writeback.steps import Call
+from tierfs.writeback.times import DirectoryTimes, changed_directories
+
+log = logging.getLogger(__name__)
+
+DECLARED = frozenset({OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME})
+"""Ops that a crash can leave in doubt. The others need no row for it: they can be repeated."""
+
+FinalCall = Callable[[SharedTier, Call], Applied]
+
+
+class Actions:
+    """Applies ops whose turn has come."""
+
+    def __init__(self, rooms: Rooms, stager: Stager) -> None:
+        self._rooms = rooms
+        self._stager = stager
+        self._times = DirectoryTimes(rooms.backlog)
+
+    async def apply(self, op: Op) -> Applied:
+        """Apply `op`.
+
+        Raises NotYet when its turn went away, ObjectChanged when it has to be staged again,
+        NothingToDo, LocalFailure, and OSError of the shared tier. `phase` is PUBLISHING after
+        that only where it could not be found out whether the op has happened.
+        """
+        applied = await self._resume(op) if op.phase is Phase.PUBLISHING else None
+        if applied is None:
+            applied = await self._apply(op)
+        await self.put_times_right(op, applied)
+        return applied
+
+    async def outcome(self, op: Op) -> Applied | None:
+        """What became of an op that was declared: None when it has not happened."""
+        try:
+            call = self._call(op)
+        except DirectoryGone:
+            return None
+        return await self._rooms.on_shared(steps.outcome, self._rooms.shared, call)
+
+    async def put_times_right(self, op: Op, applied: Applied) -> None:
+        """Give the directories that are finished with `op` the time of their last change."""
+        self._times.committed(op, applied.mtimes)
+        await self._note_asked_time(op)
+        for due in self._times.due(op):
+            try:
+                place = self._rooms.places.place(due.directory)
+                await self._rooms.on_shared(
+                    steps.set_directory_time,
+                    self._rooms.shared,
+                    place,
+                    due.mtime_ns,
+                    due.expected_ns,
+                )
+            except OSError as error:
+                # the op is committed; its directory keeps the time of the commit
+                log.info("%s: directory time not set: %s", path_of(op), error)
+
+    def settle(self, op: Op, applied: Applied) -> list[Change]:
+        """`op` is applied: bring the shared tree and the ops behind it up to date. Synchronous."""
+        places = self._rooms.places
+        changes = self._teach(op, applied)
+        known = places.record(op.object) is not None
+        if op.kind is OpKind.MKDIR and known and applied.st is not None:
+            places.made(op.object, applied.st.st_ino, applied.tagged)
+        elif op.kind is OpKind.RENAME and known:
+            places.move(op.object, op.parent, op.name)
+        elif op.kind is OpKind.RMDIR:
+            places.forget(op.object)
+            self._times.forget(op.object)
+            changes.append(DropDirectory(op.object))
+        record = places.record(op.object)
+        if record is not None and op.kind in (OpKind.MKDIR, OpKind.RENAME):
+            changes.append(SaveDirectory(record))
+        return changes
+
+    # -- the kinds --------------------------------------------------------------------------------
+
+    async def _apply(self, op: Op) -> Applied:
+        match op.kind:
+            case OpKind.PUT:
+                return await self._put(op)
+            case OpKind.MKDIR | OpKind.SYMLINK:
+                return await self._make(op)
+            case OpKind.RENAME:
+                return await self._change_names(op, steps.rename)
+            case OpKind.LINK:
+                return await self._change_names(op, steps.link)
+            case OpKind.UNLINK | OpKind.RMDIR:
+                return await self._change_names(op, steps.remove)
+            case OpKind.SETATTR:
+                return await self._set_attributes(op)
+
+    async def _put(self, op: Op) -> Applied:
+        while True:
+            self._check(op)
+            ready = self._stager.ready(op)
+            if ready is None or ready.data_version != op.data_version:
+                self._stager.restage(op)
+                raise ObjectChanged
+            if ready.attr_version == op.attr_version:
+                break
+            await self._stager.renew_attributes(op, ready)
+        staged = ready.staged
+        op.digest = staged.digest
+        try:
+            applied = await self._final(op, partial(steps.publish, staged), staged.inode)
+        except FileNotFoundError:
+            self._stager.restage(op)  # somebody emptied the staging area
+            raise
+        self._stager.used(op)
+        return applied
+
+    async def _make(self, op: Op) -> Applied:
+        rooms = self._rooms
+        kind = Kind.DIRECTORY if op.kind is OpKind.MKDIR else Kind.SYMLINK
+        self._check(op)
+        while True:
+            version = op.attr_version
+            found = await rooms.local(steps.look, rooms.store, op.object, kind)
+            staged = await rooms.on_shared(steps.stage, rooms.shared, self._call(op), found)
+            try:
+                self._check(op)
+                if op.attr_version == version:
+                    return await self._final(op, partial(steps.publish, staged), staged.inode)
+            finally:
+                if op.phase is not Phase.PUBLISHING:
+                    await rooms.on_shared(rooms.shared.discard, staged)
+
+    async def _change_names(self, op: Op, final: FinalCall) -> Applied:
+        self._check(op)
+        inode = self._call(op).inode
+        if inode is not None:
+            return await self._final(op, final, inode)
+        if op.kind in (OpKind.RENAME, OpKind.LINK):
+            raise NothingToDo("what it names was never committed")
+        return Applied(None)
+
+    async def _set_attributes(self, op: Op) -> Applied:
+        rooms = self._rooms
+        self._check(op)
+        call = self._call(op)
+        if call.inode is None:
+            raise NothingToDo("what it names was never committed")
+        self._enter(op, Phase.PUBLISHING)  # a change made from here on is an op of its own
+        try:
+            found = await rooms.local(steps.look, rooms.store, op.object, None)
+            return await rooms.on_shared(steps.set_attributes, rooms.shared, call, found)
+        except Exception:
+            self._enter(op, Phase.QUEUED)
+            raise
+
+    # -- checking, declaring, calling -------------------------------------------------------------
+
+    def _check(self, op: Op) -> None:
+        """Raise NotYet unless `op` may be published now. Synchronous."""
+        rooms = self._rooms
+        if not rooms.alive(op) or op.mark is not None or not op.durable:
+            raise NotYet
+        if op.state not in (OpState.PENDING, OpState.PUBLISHING):
+            raise NotYet
+        if rooms.backlog.may_publish(op, rooms.clock()) is not None:
+            raise NotYet
+
+    def _call(self, op: Op) -> Call:
+        return Call.of(self._rooms.places, op, changed_directories(op))
+
+    async def _final(self, op: Op, final: FinalCall, inode: int) -> Applied:
+        """Declare `op` and make its final call. After a failure, find out whether it happened."""
+        before = op.phase
+        if op.kind in DECLARED:
+            op.state, op.staged_inode = OpState.PUBLISHING, inode
+        self._enter(op, Phase.PUBLISHING)
+        try:
+            if op.kind in DECLARED:
+                await self._rooms.journal.post(SaveOp(op)).synced()
+            return await self._rooms.on_shared(final, self._rooms.shared, self._call(op))
+        except NothingToDo:
+            raise
+        except Exception:
+            applied = await self.outcome(op)
+            if applied is not None:
+                return applied
+            self._take_back(op, before)
+            raise
+
+    async def _resume(self, op: Op) -> Applied | None:
+        applied = await self.outcome(op)
+        if applied is None:
+            staged = op.kind is OpKind.PUT and self._stager.ready(op) is not None
+            self._take_back(op, Phase.STAGED if staged else Phase.QUEUED)
+        return applied
+
+    def _take_back(self, op: Op, phase: Phase) -> None:
+        """`op` has surely not happened: it is pending as before."""
+        if op.kind in DECLARED:
+            op.state, op.staged_inode = OpState.PENDING, None
+            self._rooms.journal.post(SaveOp(op))
+        self._enter(op, phase)
+
+    def _enter(self, op: Op, phase: Phase) -> None:
+        op.phase = phase
+        self._rooms.backlog.update(op)
+
+    # -- consequences -----------------------------------------------------------------------------
+
+    def _teach(self, op: Op, applied: Applied) -> list[Change]:
+        """Tell the ops behind `op` on the same object which inode they mean now."""
+        if applied.st is None:
+            return []
+        made = (op.parent, op.name)
+        changes: list[Change] = []
+        for later in self._rooms.backlog.behind(op):
+            if _subject(later) != made or later.kind is OpKind.PUT:
+                continue
+            if later.base_inode != applied.st.st_ino:
+                later.base_inode = applied.st.st_ino
+                changes.append(SaveOp(later))
+        return changes
+
+    async def _note_asked_time(self, op: Op) -> None:
+        if op.kind not in (OpKind.MKDIR, OpKind.SETATTR) or "times" not in op.fields:
+            return
+        if self._rooms.places.record(op.object) is None:
+            return  # no directory
+        store = self._rooms.store
+        try:
+            attributes = await self._rooms.local(store.attributes, op.object, Kind.DIRECTORY)
+        except LocalFailure:
+            return  # it is committed; only the last word on its time is lost
+        self._times.asked(op.object, attributes.ctime_ns, attributes.mtime_ns)
+
+
+def _subject(op: Op) -> tuple[ObjectId | None, bytes | None]:
+    """The name under which an op finds what it is about."""
+    if op.kind in (OpKind.RENAME, OpKind.LINK):
+        return op.parent2, op.name2
+    return op.parent, op.name

@@ -1,0 +1,33 @@
+"""How one attempt at an op ends, apart from an error."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from tierfs.model import ObjectId
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The op is on the shared tier for good.
+
+    Attributes:
+        st: what stands under its name now; None of removals.
+        mtimes: the mtime that it left each directory with whose content it changed.
+        adopted: MKDIR: the directory was there, made by somebody else.
+        tagged: MKDIR: it carries our id.
+    """
+
+    st: os.stat_result | None
+    mtimes: dict[ObjectId, int] = field(default_factory=dict)
+    adopted: bool = False
+    tagged: bool = False
+
+
+class NothingToDo(Exception):
+    """What the op was to change was changed or removed outside this mount; says how."""
+
+
+class NotYet(Exception):
+    """While the op was prepared its turn went away; it is taken again when it comes back."""

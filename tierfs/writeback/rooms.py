@@ -1,0 +1,59 @@
+"""The lower rooms that write-back works with, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from tierfs.journal import Journal
+from tierfs.local import ObjectStore
+from tierfs.model import Op
+from tierfs.order import Backlog
+from tierfs.shared import Places, SharedTier
+from tierfs.writeback.records import Statistics
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class LocalFailure(Exception):
+    """The local tier failed to give the object of an op; the cause is the OSError."""
+
+
+@dataclass(slots=True)
+class Rooms:
+    """What every part of write-back needs.
+
+    Attributes:
+        clock: monotonic seconds, the same clock that all users of `backlog` read.
+        live: ops submitted and not over, by row.
+    """
+
+    backlog: Backlog
+    places: Places
+    journal: Journal
+    store: ObjectStore
+    shared: SharedTier
+    local_limiter: trio.CapacityLimiter
+    clock: Callable[[], float]
+    statistics: Statistics = field(default_factory=Statistics)
+    live: dict[int, Op] = field(default_factory=dict)
+
+    def alive(self, op: Op) -> bool:
+        """Whether `op` is submitted and neither committed nor dropped."""
+        return self.live.get(op.row) is op
+
+    async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Run a blocking call on the local tier in a thread; LocalFailure for its OSError."""
+        try:
+            return await trio.to_thread.run_sync(call, *args, limiter=self.local_limiter)
+        except OSError as error:
+            raise LocalFailure from error
+
+    async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Run a blocking call on names of the shared tier in a thread."""
+        return await trio.to_thread.run_sync(call, *args, limiter=self.shared.shared_limiter)
+

@@ -1,0 +1,299 @@
+"""The service: lanes of workers that take ops from the backlog and see each through to its end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from tierfs.errors import ObjectChanged
+from tierfs.journal import Change, Journal, SaveOp
+from tierfs.local import ObjectStore
+from tierfs.model import Mark, ObjectId, Op, OpKind, OpState
+from tierfs.order import Backlog, Work
+from tierfs.shared import Places, SharedTier
+from tierfs.writeback.actions import Actions
+from tierfs.writeback.durable import Syncer
+from tierfs.writeback.failures import Verdict, path_of
+from tierfs.writeback.flush import Flushes
+from tierfs.writeback.records import (
+    FlushProgress,
+    FlushResult,
+    Outcome,
+    OutcomeKind,
+    Statistics,
+    Status,
+)
+from tierfs.writeback.recovery import Recovery
+from tierfs.writeback.results import Applied, NothingToDo, NotYet
+from tierfs.writeback.retries import Retries
+from tierfs.writeback.rooms import Rooms
+from tierfs.writeback.settings import WritebackSettings
+from tierfs.writeback.staging import Stager
+
+log = logging.getLogger(__name__)
+
+Action = Callable[[Op], Awaitable[Applied | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Up to `width` ops at once, of those that need this kind of work and that `want` accepts."""
+
+    width: int
+    work: Work
+    want: Callable[[Op], bool]
+    action: Action
+
+
+class WriteBack:
+    """Takes ops whose turn it is, makes them durable, stages, publishes, retries and reports.
+
+    All methods belong to the trio thread. `clock` is monotonic and must be the clock that every
+    other user of `backlog` passes as `now`. `on_outcome` is called in the synchronous step that
+    ends an op, after `backlog.remove`; the changes it returns are posted to the journal in the
+    same post as those of this room.
+    """
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        places: Places,
+        journal: Journal,
+        store: ObjectStore,
+        shared: SharedTier,
+        settings: WritebackSettings,
+        on_outcome: Callable[[Outcome], Sequence[Change]],
+        *,
+        local_limiter: trio.CapacityLimiter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        limiter = local_limiter or trio.CapacityLimiter(settings.syncers)
+        self._rooms = Rooms(backlog, places, journal, store, shared, limiter, clock)
+        self._settings = settings
+        self._on_outcome = on_outcome
+        self._retries = Retries(self._rooms, settings)
+        self._syncer = Syncer(self._rooms, self.wake, self._marked)
+        self._stager = Stager(self._rooms)
+        self._actions = Actions(self._rooms, self._stager)
+        self._recovery = Recovery(self._rooms, self._actions, settings)
+        self._flushes = Flushes(self._rooms, self._stager, settings)
+        self._wakeup = trio.Event()
+        self._over: dict[int, trio.Event] = {}
+
+    # -- what the namespace calls ---------------------------------------------------------------
+
+    def submit(self, op: Op) -> None:
+        """Take over `op`: it is in the backlog, its row is posted. Again after it was closed."""
+        fresh = op.row not in self._rooms.live
+        self._rooms.live[op.row] = op
+        if fresh and op.state is OpState.PUBLISHING:
+            self._recovery.add(op)
+        if fresh and op.mark is Mark.STUCK:
+            self._retries.loaded(op)
+        self._syncer.soon(op)
+        self.wake()
+
+    def sync_soon(self, op: Op) -> None:
+        """Make `op` durable on the local tier without waiting for it to be sent."""
+        self._syncer.soon(op)
+
+    def cancel(self, op: Op) -> None:
+        """The namespace took `op` back: forget it, and what was staged for it."""
+        if self._rooms.alive(op):
+            self._finish(op, None)
+
+    def wake(self) -> None:
+        """Something changed: look for work again."""
+        self._wakeup.set()
+        self._wakeup = trio.Event()
+
+    async def committed(self, op: Op) -> None:
+        """Return when `op` is committed or dropped; at once if it is not known here."""
+        if self._rooms.alive(op):
+            await self._over.setdefault(op.row, trio.Event()).wait()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def retry_stuck(self, directory: ObjectId) -> None:
+        """Try every stuck op below `directory` again now."""
+        for op in list(self._rooms.backlog.under(directory)):
+            self._retries.retry_stuck(op)
+        self.wake()
+
+    async def wait(
+        self,
+        ops: Iterable[Op],
+        seconds: float | None = None,
+        *,
+        directory: ObjectId | None = None,
+        progress: Callable[[FlushProgress], None] | None = None,
+    ) -> FlushResult:
+        """Wait until each of `ops` is committed, dropped, or cannot go on by itself.
+
+        Holds that only wait for time end at once, below `directory` or everywhere; ops that are
+        stuck are tried again first. `progress` is called now and then. When `seconds` are over,
+        `timed_out` is set and `remaining` names what could have gone on.
+        """
+        self._rooms.backlog.release_holds(directory)
+        waited = [op for op in ops if self._rooms.alive(op)]
+        for op in waited:
+            self._retries.retry_stuck(op)
+        self.wake()
+        return await self._flushes.wait(waited, seconds, progress)
+
+    def status(self) -> Status:
+        """What is being done now."""
+        return Status(
+            self._rooms.statistics.committed_files,
+            self._rooms.statistics.committed_bytes,
+            self._stager.rate.value(),
+            self._retries.report(),
+            self._stager.report(),
+        )
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts since the start, for metrics."""
+        return self._rooms.statistics
+
+    # -- workers --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled. No failure of an op ends this."""
+        await self._recovery.retire()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._syncer.run, self._settings.syncers)
+            nursery.start_soon(self._recovery.run, self._settled)
+            nursery.start_soon(self._stager.sweep)
+            nursery.start_soon(self._retry_stuck)
+            for lane in self._lanes():
+                nursery.start_soon(self._work_lane, lane)
+
+    def _lanes(self) -> Iterable[Lane]:
+        settings = self._settings
+        small = settings.small_bytes
+        yield Lane(settings.transfer_files, Work.STAGE, lambda op: True, self._stage)
+        yield Lane(settings.small_files, Work.STAGE, lambda op: op.size <= small, self._stage)
+        yield Lane(settings.publishers, Work.PUBLISH, self._may_go, self._actions.apply)
+
+    def _may_go(self, op: Op) -> bool:
+        return op.durable and not self._recovery.concerns(op)
+
+    async def _work_lane(self, lane: Lane) -> None:
+        room = trio.Semaphore(lane.width)
+        async with trio.open_nursery() as nursery:
+            while True:
+                await room.acquire()
+                op = await self._next(lane)
+                nursery.start_soon(self._work, op, lane.action, room)
+
+    async def _next(self, lane: Lane) -> Op:
+        while True:
+            wakeup = self._wakeup
+            now = self._rooms.clock()
+            op = self._rooms.backlog.take(now, lane.want, work=lane.work)
+            if op is not None:
+                return op
+            until = self._rooms.backlog.next_time(now)
+            with trio.move_on_after(math.inf if until is None else max(0.0, until - now)):
+                await wakeup.wait()
+
+    async def _work(self, op: Op, action: Action, room: trio.Semaphore) -> None:
+        try:
+            applied = await action(op)
+            if applied is not None:
+                self._committed(op, applied)
+        except NotYet:
+            log.debug("%s: not its turn any more", path_of(op))
+        except ObjectChanged:
+            self._rooms.statistics.restaged += 1
+        except NothingToDo as reason:
+            self._dropped(op, str(reason))
+        except Exception as error:
+            self._failed(op, error)
+        finally:
+            room.release()
+            if self._rooms.alive(op):
+                self._rooms.backlog.done_with(op)
+            self.wake()
+
+    async def _stage(self, op: Op) -> None:
+        if not self._rooms.alive(op):
+            return  # taken back between being taken and now
+        await self._stager.stage(op)
+        self._retries.over(op)
+
+    def _settled(self, op: Op, applied: Applied | None) -> None:
+        if applied is None:
+            self._rooms.journal.post(SaveOp(op))
+            self._rooms.backlog.update(op)
+        else:
+            self._committed(op, applied)
+        self.wake()
+
+    async def _retry_stuck(self) -> None:
+        while True:
+            for op in self._retries.due_stuck():
+                self._retries.retry_stuck(op)
+            self.wake()
+            await self._retries.until_stuck_due()
+
+    # -- how ops end ----------------------------------------------------------------------------
+
+    def _committed(self, op: Op, applied: Applied) -> None:
+        if not self._rooms.alive(op):
+            return  # taken back while its idempotent call was under way
+        statistics = self._rooms.statistics
+        statistics.committed_ops += 1
+        if op.kind is OpKind.PUT:
+            statistics.committed_files += 1
+            statistics.committed_bytes += op.size
+        changes = self._actions.settle(op, applied)
+        self._finish(op, Outcome(OutcomeKind.COMMITTED, op, applied.st, applied.adopted), changes)
+        log.debug("%s #%d %s: committed", op.kind, op.number, path_of(op))
+
+    def _dropped(self, op: Op, reason: str) -> None:
+        if not self._rooms.alive(op):
+            return
+        self._rooms.statistics.dropped_ops += 1
+        log.warning("%s #%d %s: dropped: %s", op.kind, op.number, path_of(op), reason)
+        self._flushes.dropped(op, reason)
+        self._finish(op, Outcome(OutcomeKind.DROPPED, op, reason=reason))
+
+    def _finish(self, op: Op, outcome: Outcome | None, changes: Sequence[Change] = ()) -> None:
+        """The synchronous step that ends an op; `outcome` is None when the namespace did it."""
+        del self._rooms.live[op.row]
+        self._retries.over(op)
+        self._stager.discard(op)
+        if outcome is not None:
+            self._rooms.backlog.remove(op)
+            self._rooms.journal.post(*changes, *self._on_outcome(outcome))
+        committed = outcome is not None and outcome.kind is OutcomeKind.COMMITTED
+        self._flushes.over(op, committed=committed)
+        over = self._over.pop(op.row, None)
+        if over is not None:
+            over.set()
+
+    def _failed(self, op: Op, error: Exception) -> None:
+        if self._rooms.alive(op):
+            self._retries.failed(op, _first(error))
+            if op.mark is not None:
+                self._flushes.look_again()
+
+    def _marked(self, op: Op, verdict: Verdict, mark: Mark) -> None:
+        log.error("%s", verdict.text)
+        self._rooms.statistics.failures[verdict.reason] += 1
+        self._retries.mark(op, verdict, mark)
+        self._flushes.look_again()
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first real error in the groups that nurseries make."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

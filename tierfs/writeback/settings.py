@@ -1,0 +1,32 @@
+"""The settings of write-back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritebackSettings:
+    """How much is done at once, and when a failure is tried again.
+
+    Attributes:
+        transfer_files: files staged at once.
+        small_files: further ones at once, if they are small: they do not queue behind large ones.
+        publishers: names changed at once.
+        syncers: objects made durable on the local tier at once.
+        small_bytes: a file up to this size is small.
+        first_retry_seconds: pause after a first failure; it doubles with each further one
+        last_retry_seconds: up to this.
+        stuck_retry_seconds: pause between the attempts of an op that is stuck.
+        progress_seconds: pause between two progress reports of a waiting flush.
+    """
+
+    transfer_files: int = 4
+    small_files: int = 4
+    publishers: int = 8
+    syncers: int = 8
+    small_bytes: int = 1 << 20
+    first_retry_seconds: float = 0.2
+    last_retry_seconds: float = 30.0
+    stuck_retry_seconds: float = 300.0
+    progress_seconds: float = 0.2

@@ -1,0 +1,160 @@
+"""Files on their way into staging, and those that wait there for their turn."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import trio
+
+from tierfs.errors import ObjectChanged
+from tierfs.model import Kind, Op, Phase
+from tierfs.shared import FileJob, Staged
+from tierfs.writeback import steps
+from tierfs.writeback.failures import path_of
+from tierfs.writeback.rate import Rate
+from tierfs.writeback.records import Transfer, TransferStatus
+from tierfs.writeback.rooms import LocalFailure, Rooms
+
+log = logging.getLogger(__name__)
+
+LOCAL_STEPS = ("put.read", "put.ranges", "put.source")
+"""Steps of staging that read the local object."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """A file in staging, verified, and the versions of its object that it shows."""
+
+    staged: Staged
+    data_version: int
+    attr_version: int
+
+
+class Stager:
+    """Stages the content of PUTs; knows what is under way and what is ready."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._transfers: dict[int, Transfer] = {}
+        self._ready: dict[int, Ready] = {}
+        self.rate = Rate(rooms.clock)
+        self._discarded_send, self._discarded = trio.open_memory_channel[Staged](math.inf)
+
+    async def stage(self, op: Op) -> None:
+        """Bring the content of `op` into staging; its phase is STAGED after that.
+
+        Raises ObjectChanged when it was written, or taken back, meanwhile; LocalFailure when its
+        object cannot be read; OSError of the shared tier. Its phase is QUEUED then.
+        """
+        self._enter(op, Phase.TRANSFER)
+        versions = op.data_version, op.attr_version
+        transfer = Transfer(op, path_of(op), op.size, self._rooms.clock())
+        self._transfers[op.row] = transfer
+        try:
+            staged = await self._send(op, transfer, lambda: self._changed(op, versions[0]))
+        except BaseException:
+            self._enter(op, Phase.QUEUED)
+            raise
+        finally:
+            del self._transfers[op.row]
+        if self._changed(op, versions[0]):
+            self._discarded_send.send_nowait(staged)
+            self._enter(op, Phase.QUEUED)
+            raise ObjectChanged
+        self._ready[op.row] = Ready(staged, *versions)
+        self._enter(op, Phase.STAGED)
+
+    def ready(self, op: Op) -> Ready | None:
+        """What is staged for `op`."""
+        return self._ready.get(op.row)
+
+    def used(self, op: Op) -> None:
+        """What was staged for `op` is published."""
+        self._ready.pop(op.row, None)
+
+    def discard(self, op: Op) -> None:
+        """What was staged for `op` is not wanted; it is removed in the background."""
+        ready = self._ready.pop(op.row, None)
+        if ready is not None:
+            self._discarded_send.send_nowait(ready.staged)
+
+    def restage(self, op: Op) -> None:
+        """Begin anew with `op`."""
+        self.discard(op)
+        self._enter(op, Phase.QUEUED)
+
+    async def sweep(self) -> None:
+        """Remove what was discarded, until cancelled."""
+        async for staged in self._discarded:
+            try:
+                await self._rooms.on_shared(self._rooms.shared.discard, staged)
+            except OSError as error:
+                # it belongs to this generation of staging: the next start removes it
+                log.info("staging: could not remove a discarded file: %s", error)
+
+    def transfers(self) -> list[Transfer]:
+        """What is under way."""
+        return list(self._transfers.values())
+
+    def report(self) -> tuple[TransferStatus, ...]:
+        """What is under way, for people."""
+        return tuple(TransferStatus(t.path, t.sent, t.total) for t in self._transfers.values())
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    async def renew_attributes(self, op: Op, ready: Ready) -> None:
+        """Give what is staged for `op` the attributes that its object has now.
+
+        Raises FileNotFoundError when it is not there any more.
+        """
+        rooms = self._rooms
+        version = op.attr_version
+        found = await rooms.local(steps.look, rooms.store, op.object, Kind.FILE)
+        job = self._job(op, found, source_fd=-1)
+        await rooms.on_shared(rooms.shared.restore_attributes, ready.staged, job)
+        ready.attr_version = version
+
+    async def _send(self, op: Op, transfer: Transfer, changed: Callable[[], bool]) -> Staged:
+        rooms = self._rooms
+        fd = await rooms.local(rooms.store.open_object, op.object, os.O_RDONLY)
+        try:
+            found = await rooms.local(steps.look, rooms.store, op.object, Kind.FILE)
+            transfer.total = found.attributes.size
+            job = self._job(op, found, source_fd=fd)
+            job = replace(job, changed=changed, progress=partial(self._progress, transfer))
+            return await rooms.shared.stage_file(job)
+        except OSError as error:
+            if _is_local(error):
+                raise LocalFailure from error
+            raise
+        finally:
+            rooms.shared.system.close("put.close_source", fd)
+
+    def _job(self, op: Op, found: steps.Look, *, source_fd: int) -> FileJob:
+        return FileJob(
+            source_fd=source_fd, size=found.attributes.size, row=op.row, name=op.name,
+            attributes=found.attributes, xattrs=found.xattrs,
+            place=self._rooms.places.place(op.parent), keep_setid="mode" in op.fields,
+        )  # fmt: skip
+
+    def _progress(self, transfer: Transfer, count: int) -> None:
+        transfer.sent += count
+        self.rate.add(count)
+
+    def _changed(self, op: Op, data_version: int) -> bool:
+        return op.data_version != data_version or not self._rooms.alive(op)
+
+    def _enter(self, op: Op, phase: Phase) -> None:
+        op.phase = phase
+        if self._rooms.alive(op):
+            self._rooms.backlog.update(op)
+
+
+def _is_local(error: OSError) -> bool:
+    """Whether reading the source failed; a step of the shared tier leaves another label."""
+    return any(f"at step {step}" in getattr(error, "__notes__", ()) for step in LOCAL_STEPS)

@@ -1,0 +1,208 @@
+"""The blocking part of each action: what runs in a thread, given immutable values only."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+
+from tierfs.errors import DirectoryGone
+from tierfs.local import ObjectStore
+from tierfs.model import Attributes, Kind, Name, ObjectId, Op, OpKind
+from tierfs.shared import AttributeChange, Place, Places, SharedTier, Staged
+from tierfs.writeback.results import Applied, NothingToDo
+
+XATTR_FIELD = "xattr:"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A local object as it is now: what goes to the shared tier with, or without, its content."""
+
+    attributes: Attributes
+    xattrs: dict[bytes, bytes]
+    target: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One op, with the directories that it concerns as they stood when the call was made.
+
+    Attributes:
+        place, place2: of `name` and `name2`; b"" as the name is the directory itself.
+        inode: what is meant: by `name` of UNLINK, RMDIR and SETATTR, by `name2` of RENAME and
+            LINK, and of the others what was staged. None: it is not on the shared tier.
+    """
+
+    row: int
+    kind: OpKind
+    object: ObjectId
+    place: Place
+    name: Name
+    place2: Place | None
+    name2: Name
+    inode: int | None
+    flags: int
+    replace: bool
+    fields: tuple[str, ...]
+    directories: dict[ObjectId, Place] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, places: Places, op: Op, directories: tuple[ObjectId, ...]) -> Call:
+        """What `op` says now; `directories` are those that it changes. Raises DirectoryGone."""
+        place, name = places.place(op.parent), op.name
+        if op.kind is OpKind.SETATTR and places.exists(op.object):
+            place, name = places.place(op.object), b""
+        inode = op.staged_inode or op.base_inode
+        if inode is None and op.kind in (OpKind.RMDIR, OpKind.RENAME):
+            record = places.record(op.object)
+            inode = record.inode if record is not None else None
+        return cls(
+            op.row, op.kind, op.object, place, name,
+            None if op.parent2 is None else places.place(op.parent2), op.name2 or b"",
+            place.inode if name == b"" else inode, op.flags, op.overwrites, op.fields,
+            {directory: places.place(directory) for directory in directories},
+        )  # fmt: skip
+
+    @property
+    def source(self) -> Place:
+        """The directory of `name2`."""
+        assert self.place2 is not None
+        return self.place2
+
+
+def look(store: ObjectStore, object_id: ObjectId, kind: Kind | None) -> Look:
+    """The attributes, xattrs and target of a local object."""
+    attributes = store.attributes(object_id, kind)
+    names = store.list_xattrs(object_id)
+    return Look(
+        attributes,
+        {name: store.get_xattr(object_id, name) for name in names},
+        store.target(object_id) if attributes.kind is Kind.SYMLINK else b"",
+    )
+
+
+def stage(shared: SharedTier, call: Call, found: Look) -> Staged:
+    """Stage the directory or the symlink of `call`."""
+    if call.kind is OpKind.MKDIR:
+        return shared.stage_directory(
+            call.row, call.name, found.attributes, found.xattrs, call.object, place=call.place
+        )
+    return shared.stage_symlink(
+        call.row, call.name, found.target, found.attributes, place=call.place
+    )
+
+
+def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
+    """Give what was staged its final name."""
+    if call.kind is not OpKind.MKDIR:
+        st = shared.publish_file(staged, call.place, call.name)
+        return Applied(st, mtimes(shared, call))
+    entry = shared.publish_directory(staged, call.place, call.name)
+    return Applied(
+        entry.st,
+        mtimes(shared, call),
+        adopted=entry.st.st_ino != staged.inode,
+        tagged=entry.directory_id == call.object,
+    )
+
+
+def rename(shared: SharedTier, call: Call) -> Applied:
+    """Rename what stands under (place2, name2)."""
+    try:
+        st = shared.rename(
+            call.source, call.name2, call.place, call.name, call.inode, call.flags
+        )
+    except FileNotFoundError:
+        raise NothingToDo("it was removed or renamed outside this mount") from None
+    return Applied(st, mtimes(shared, call))
+
+
+def link(shared: SharedTier, call: Call) -> Applied:
+    """Give the file under (place2, name2) its further name."""
+    assert call.inode is not None
+    try:
+        st = shared.link(
+            call.source, call.name2, call.inode, call.place, call.name,
+            row=call.row, replace=call.replace,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise NothingToDo("its source was removed or renamed outside this mount") from None
+    return Applied(st, mtimes(shared, call))
+
+
+def remove(shared: SharedTier, call: Call) -> Applied:
+    """Remove a name, if it still is what was meant."""
+    if call.kind is OpKind.UNLINK:
+        shared.unlink(call.place, call.name, call.inode)
+        return Applied(None, mtimes(shared, call))
+    try:
+        shared.rmdir(call.place, call.name, call.inode)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise NothingToDo("files that were not removed here are in it") from None
+    return Applied(None, mtimes(shared, call))
+
+
+def set_attributes(shared: SharedTier, call: Call, found: Look) -> Applied:
+    """Give a committed entry those attributes of its local object that `fields` names."""
+    st = shared.set_attributes(
+        call.place, call.name, call.inode, _change(call.fields, found)
+    )
+    if st is None:
+        raise NothingToDo("it was removed or replaced outside this mount")
+    return Applied(st)
+
+
+def outcome(shared: SharedTier, call: Call) -> Applied | None:
+    """What became of an op whose final call may have happened: None when it has not."""
+    if not shared.happened(call.kind, call.place, call.name, call.inode):
+        return None
+    entry = shared.lookup(call.place, call.name)
+    return Applied(
+        None if entry is None else entry.st,
+        mtimes(shared, call),
+        tagged=entry is not None and entry.directory_id == call.object,
+    )
+
+
+def mtimes(shared: SharedTier, call: Call) -> dict[ObjectId, int]:
+    """The mtime of each directory that `call` has changed.
+
+    The op is committed by now: a directory that cannot be looked at is left out.
+    """
+    found = {}
+    for directory, place in call.directories.items():
+        try:
+            entry = shared.lookup(place, b"")
+        except OSError:
+            continue
+        if entry is not None:
+            found[directory] = entry.st.st_mtime_ns
+    return found
+
+
+def set_directory_time(shared: SharedTier, place: Place, mtime_ns: int, expected_ns: int) -> bool:
+    """Give a directory its mtime, unless it was changed since; whether it was given."""
+    change = AttributeChange(mtime_ns=mtime_ns)
+    try:
+        st = shared.set_attributes(place, b"", place.inode, change, if_mtime_ns=expected_ns)
+    except DirectoryGone:
+        return False
+    return st is not None
+
+
+def _change(fields: tuple[str, ...], found: Look) -> AttributeChange:
+    attributes = found.attributes
+    xattrs = [os.fsencode(f[len(XATTR_FIELD) :]) for f in fields if f.startswith(XATTR_FIELD)]
+    owner, times = "owner" in fields, "times" in fields
+    return AttributeChange(
+        # a change of owner clears setuid and setgid on the shared tier too: say the mode again
+        mode=attributes.mode if owner or "mode" in fields else None,
+        uid=attributes.uid if owner else None,
+        gid=attributes.gid if owner else None,
+        atime_ns=attributes.atime_ns if times else None,
+        mtime_ns=attributes.mtime_ns if times else None,
+        xattrs={name: found.xattrs.get(name) for name in xattrs},
+    )
