@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
-from contextlib import closing, suppress
 from typing import Any
 
 import click
@@ -13,10 +13,16 @@ import click
 from tierfs.cli import flush, output, progress
 from tierfs.control import requests
 from tierfs.control.client import call
-from tierfs.control.discovery import NoMount, find_mount, mountpoints, read_session
+from tierfs.control.discovery import (
+    NoMount,
+    find_mount,
+    mountpoints,
+    read_session,
+    session_directory,
+)
 from tierfs.errors import TierfsError
 
-EXIT_TIMEOUT = 60.0
+END_TIMEOUT = 60.0
 """Seconds that a daemon has to end after it detached; its locks are free only then."""
 
 _MNT_DETACH = 2  # umount2(2)
@@ -39,47 +45,39 @@ def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
     if path != place:
         raise TierfsError(f"{path}: not a mount point; the mount is {place}")
     request = requests.Umount(timeout=timeout, force=force)
-    with suppress(ProcessLookupError), closing(_Daemon(place)) as daemon:
-        return _drain(place, request, daemon)
-    _detach_dead(place)
-    return 0
-
-
-class _Daemon:
-    """The process behind a mount, by a descriptor: its number may be somebody else's later."""
-
-    def __init__(self, mountpoint: str) -> None:
+    with contextlib.ExitStack() as stack:
+        daemon = _descriptor_of(read_session(place).pid, stack)
         try:
-            self._descriptor = os.pidfd_open(read_session(mountpoint).pid)
-        except (NoMount, OSError):
-            raise ProcessLookupError from None
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it ended within that time."""
-        return bool(select.select([self._descriptor], [], [], seconds)[0])
-
-    def close(self) -> None:
-        """Forget it."""
-        os.close(self._descriptor)
-
-
-def _drain(place: str, request: requests.Umount, daemon: _Daemon) -> int:
-    """Let the daemon unmount; its exit code.
-
-    Raises:
-        ProcessLookupError: there is a process of that number, but it is not the daemon.
-    """
-    try:
-        with progress.shown("umount") as on_event:
-            result, exit_code = call(place, request, on_event)
-    except NoMount:
-        if not request.force:
-            raise
-        raise ProcessLookupError from None
-    if exit_code == 0 and not daemon.wait(EXIT_TIMEOUT):
-        raise TierfsError(f"{place}: unmounted, but the daemon has not ended; see its log")
-    _say_end(place, result, exit_code, forced=request.force)
+            with progress.shown("umount") as on_event:
+                result, exit_code = call(place, request, on_event)
+        except NoMount:
+            if not force:
+                raise
+            _detach_dead(place)
+            return 0
+        if exit_code == 0:
+            _wait_for_end(place, daemon)
+    _say_end(place, result, exit_code, forced=force)
     return exit_code
+
+
+def _descriptor_of(pid: int, stack: contextlib.ExitStack) -> int | None:
+    """A descriptor of process `pid`, whose number may be somebody else's later; None: it is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _wait_for_end(place: str, daemon: int | None) -> None:
+    """Return when the daemon has ended: only then can its local tier be mounted again."""
+    if daemon is not None and not select.select([daemon], [], [], END_TIMEOUT)[0]:
+        raise TierfsError(
+            f"{place}: unmounted, but the daemon has not ended after {END_TIMEOUT:.0f} s; "
+            f"see its log in {session_directory(place)}"
+        )
 
 
 def _say_end(place: str, result: dict[str, Any], exit_code: int, *, forced: bool) -> None:

@@ -266,7 +266,9 @@ class TestAccess:
 
     async def test_this_process_stays_what_it_is(self, tree: Path) -> None:
         await self.names(tree, Peer(1, 65534, 65534))
-        assert len(identities_of_threads()) == 1
+        with trio.fail_after(20):  # the kernel's end of a thread comes a moment after join()
+            while len(identities_of_threads()) > 1:
+                await trio.sleep(0.001)
         os.listdir(tree / "mine")
 
     async def test_nobody_gets_an_invalid_identity(self, tree: Path) -> None:
