@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def journal_bytes(node: Node) -> int:
 def journal_rows(node: Node) -> int:
     """Rows of pending ops, read from a copy once the daemon has gone."""
     database = next(node.local.glob("journal*.db"))
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         return int(connection.execute("SELECT count(*) FROM op").fetchone()[0])
 
 
