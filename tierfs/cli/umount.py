@@ -46,8 +46,8 @@ def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
         raise TierfsError(f"{path}: not a mount point; the mount is {place}")
     request = requests.Umount(timeout=timeout, force=force)
     with contextlib.ExitStack() as stack:
-        daemon = _descriptor_of(read_session(place).pid, stack)
         try:
+            daemon = _descriptor_of(read_session(place).pid, stack)
             with progress.shown("umount") as on_event:
                 result, exit_code = call(place, request, on_event)
         except NoMount:
@@ -62,7 +62,7 @@ def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
 
 
 def _descriptor_of(pid: int, stack: contextlib.ExitStack) -> int | None:
-    """A descriptor of process `pid`, whose number may be somebody else's later; None: it is gone."""
+    """A descriptor of process `pid` (its number may be another's later), None if it is gone."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
