@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, OpState
 from tierfs.order import retract
@@ -13,7 +13,7 @@ from tierfs.order.holds import Holds
 from tierfs.order.hopeless import Hopeless
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item
-from tierfs.order.ready import Ready, Work
+from tierfs.order.ready import Ready, Work, work_of
 from tierfs.order.rules import Rules
 from tierfs.order.settings import OrderSettings
 
@@ -86,7 +86,7 @@ class Backlog:
         """
         item = self._items[op.row]
         position = item.facts.position
-        if not any(self._indexes.same.after(key, position) for key in item.facts.keys):
+        if all(self._indexes.same.next_after(key, position) is None for key in item.facts.keys):
             op.number = number
         op.first = op.first or number
         self._holds.begin(item)
@@ -100,6 +100,7 @@ class Backlog:
         scope: tuple[ObjectId, ...],
         path: tuple[Name, ...],
         number: int,
+        overwrites: bool | None = None,
     ) -> None:
         """A file (or symlink, link) whose op is pending was renamed; sets these fields of `op`.
 
@@ -110,6 +111,8 @@ class Backlog:
             raise ValueError(f"{op.kind} of {show(op)} is renamed by an op of its own")
         item = self._items[op.row]
         op.parent, op.name, op.scope, op.path, op.number = parent, name, scope, path, number
+        if overwrites is not None:
+            op.overwrites = overwrites
         self.update(op)
         self._holds.begin(item)
         self._end_temporary_holds(item)
@@ -148,12 +151,17 @@ class Backlog:
     # Questions
 
     def take(
-        self, now: float, want: Callable[[Op], bool] | None = None, *, work: Work | None = None
+        self,
+        now: float,
+        want: Callable[[Op], bool] | None = None,
+        *,
+        work: Collection[Work] = tuple(Work),
     ) -> Op | None:
         """The oldest op that can be worked on and that `want` accepts; it is then taken.
 
         A PUT whose phase is below STAGED is to be staged, everything else to be published or
-        applied; `work` asks for one of the two. Given back by `done_with`, or removed.
+        applied. What is not `work` is not even looked at, while `want` is asked about every
+        ready op. Given back by `done_with`, or removed.
         """
         self._advance(now)
         while True:
@@ -192,11 +200,12 @@ class Backlog:
             return False
         return next(self._dependents.of(item), None) is not None
 
-    def blocked_for_good(self, op: Op) -> list[Op]:
+    def blocked_for_good(self, op: Op, now: float) -> list[Op]:
         """A marked or open op that `op` is, or waits for, however indirectly; else empty.
 
         A flush cannot wait for it: only a retry, the user or the writer ends that.
         """
+        self._advance(now)
         root = self._hopeless.root(self._items[op.row])
         return [] if root is None else [root.op]
 
@@ -209,21 +218,37 @@ class Backlog:
         return f"{show(op)} is next" if blocked is None else blocked.sentence(op, now)
 
     def under(self, directory: ObjectId) -> Iterator[Op]:
-        """The ops pending in the subtree of `directory`, oldest first, as of this call."""
-        return iter([item.op for item in self._indexes.everything.items(directory)])
+        """The ops pending in the subtree of `directory`, oldest first.
+
+        The backlog must not be changed meanwhile: make a list of it where that can happen.
+        """
+        return (item.op for item in self._indexes.everything.ascending(directory))
 
     def open_files(self, directory: ObjectId = ROOT) -> list[Op]:
         """The files open for writing in the subtree of `directory`, oldest first."""
         return [op for op in self.under(directory) if self._items[op.row].facts.is_open]
+
+    def nothing_but(self, op: Op, directory: ObjectId) -> bool:
+        """Whether no op other than `op` is pending in the subtree of `directory`."""
+        return self._indexes.everything.first(directory, but=self._items.get(op.row)) is None
+
+    def behind(self, op: Op) -> list[Op]:
+        """The ops issued after `op` that concern the same object, oldest first."""
+        position = self._items[op.row].facts.position
+        return [item.op for item in self._indexes.same.after((op.object, b""), position)]
 
     def of_object(self, object_id: ObjectId) -> Op | None:
         """The last op issued that concerns the object."""
         item = self._indexes.same.last((object_id, b""))
         return None if item is None else item.op
 
+    def ops_of_object(self, object_id: ObjectId) -> list[Op]:
+        """All pending ops that concern the object, oldest first."""
+        return [item.op for item in self._indexes.same.items((object_id, b""))]
+
     def of_name(self, parent: ObjectId, name: Name) -> Op | None:
         """The last op issued that makes or takes the name (a link's source is neither)."""
-        for item in self._indexes.same.reversed((parent, name)):
+        for item in self._indexes.same.descending((parent, name)):
             op = item.op
             if op.kind is not OpKind.LINK or (op.parent, op.name) == (parent, name):
                 return op
@@ -317,7 +342,7 @@ class Backlog:
             item.blocker = wait.item
             wait.item.waiters[item] = None
             return False
-        self._ready.add(item, Work.STAGE if item.to_stage else Work.PUBLISH)
+        self._ready.add(item, work_of(item))
         return True
 
     def _gate(self, item: Item, now: float) -> Blocked | None:

@@ -39,7 +39,7 @@ class Dependents:
 
     def _same_key(self, item: Item) -> Iterator[Item]:
         for key in item.facts.keys:
-            found = next(self._in.same.after(key, item.facts.position), None)
+            found = self._in.same.next_after(key, item.facts.position)
             if found is not None:
                 yield found
 

@@ -67,8 +67,13 @@ class Ranked(Generic[K]):
         """The items under `key` above `position`, lowest first; not to be changed meanwhile."""
         found = self._lists.get(key)
         if found is None:
-            return
-        yield from found.irange_key(position, inclusive=(False, False))
+            return iter(())
+        items: Iterator[Item] = found.irange_key(position, inclusive=(False, False))
+        return items
+
+    def next_after(self, key: K, position: Position) -> Item | None:
+        """The lowest item under `key` above `position`."""
+        return next(self.after(key, position), None)
 
     def between(self, key: K, low: Position, high: Position | None) -> list[Item]:
         """The items under `key` above `low` and up to `high` (None: no upper end)."""
@@ -81,6 +86,12 @@ class Ranked(Generic[K]):
         """All items under `key`, lowest first."""
         return list(self._lists.get(key, ()))
 
-    def reversed(self, key: K) -> Iterator[Item]:
+    def ascending(self, key: K) -> Iterator[Item]:
+        """The items under `key`, lowest first; not to be changed meanwhile."""
+        items: Iterator[Item] = iter(self._lists.get(key, ()))
+        return items
+
+    def descending(self, key: K) -> Iterator[Item]:
         """The items under `key`, highest first; not to be changed meanwhile."""
-        return reversed(self._lists.get(key, ()))
+        items: Iterator[Item] = reversed(self._lists.get(key, ()))
+        return items

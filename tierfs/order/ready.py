@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import merge
 from operator import attrgetter
 
@@ -17,8 +17,16 @@ _position = attrgetter("facts.position")
 class Work(enum.Enum):
     """What is to be done with an op that `take` returned."""
 
-    STAGE = "stage"
-    PUBLISH = "publish"  # everything but the staging of a PUT
+    STAGE_LARGE = "stage a large file"
+    STAGE_SMALL = "stage a small file"
+    PUBLISH = "publish"  # a staged file, or apply any other op
+
+
+def work_of(item: Item) -> Work:
+    """What is to be done with `item` next."""
+    if not item.to_stage:
+        return Work.PUBLISH
+    return Work.STAGE_LARGE if item.facts.is_large else Work.STAGE_SMALL
 
 
 class Ready:
@@ -39,8 +47,6 @@ class Ready:
         if work is not None:
             self._lists[work].remove(item)
 
-    def oldest_first(self, work: Work | None) -> Iterator[Item]:
-        """The items that need `work` (None: any); not to be changed meanwhile."""
-        if work is not None:
-            return iter(self._lists[work])
-        return merge(*self._lists.values(), key=_position)
+    def oldest_first(self, work: Collection[Work]) -> Iterator[Item]:
+        """The items that need one of `work`; not to be changed meanwhile."""
+        return merge(*(self._lists[one] for one in work), key=_position)

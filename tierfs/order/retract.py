@@ -38,5 +38,5 @@ def _later(indexes: Indexes, item: Item, top: ObjectId) -> list[Item]:
     if top in op.scope:
         depth = op.scope.index(top)
         keys += zip(op.scope[depth:-1], op.path[depth:-1], strict=True)
-    found = (next(indexes.same.after(key, item.facts.position), None) for key in keys)
+    found = (indexes.same.next_after(key, item.facts.position) for key in keys)
     return [later for later in found if later is not None]

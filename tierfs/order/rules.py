@@ -120,7 +120,7 @@ class Rules:
             return
         for directory in facts.directories:
             if self._in.dead_saves.first(directory) is item:
-                following = next(self._in.dead_saves.after(directory, facts.rank), None)
+                following = self._in.dead_saves.next_after(directory, facts.rank)
                 end = None if following is None else following.facts.rank
                 yield from self._in.guarded.between(directory, facts.rank, end)
 
