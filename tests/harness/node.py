@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,7 @@ class Node:
         self.settings: dict[str, object] = {}
         self.expected: list[str] = []
         self.pid = 0
+        self._runtime: Path | None = None
         self._logs: list[BinaryIO] = []
         self._notes: list[str] = []
         self.local.mkdir(parents=True, exist_ok=True)
@@ -172,6 +174,8 @@ class Node:
         self._end_daemon()
         while self.is_mounted():
             subprocess.run(["umount", "-l", str(self.mount)], check=False, capture_output=True)
+        if self._runtime is not None:
+            shutil.rmtree(self._runtime, ignore_errors=True)
 
     def _end_daemon(self) -> None:
         if not self.pid or not _alive(self.pid):
@@ -186,7 +190,8 @@ class Node:
             wait_until(lambda: not _alive(self.pid), f"daemon {self.pid} to die")
 
     def _open_log(self, path: str) -> None:
-        """Hold the log open: a clean umount may remove it."""
+        """Hold the log open: what removes the runtime directory removes it too."""
+        self._runtime = Path(path).parent
         known = {os.fstat(log.fileno()).st_ino for log in self._logs}
         if os.stat(path).st_ino not in known:
             self._logs.append(open(path, "rb"))  # noqa: SIM115
