@@ -63,7 +63,7 @@ PATH_CALLS = {
     "samefile",
 }  # fmt: skip
 PATHLIB_CALLS = {
-    "is_dir", "is_file", "is_symlink", "iterdir", "read_bytes", "read_text", "symlink_to", "touch",
+    "is_dir", "is_file", "is_symlink", "iterdir", "read_bytes", "read_text", "symlink_to",
     "write_bytes", "write_text",
 }  # fmt: skip
 
