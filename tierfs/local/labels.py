@@ -15,6 +15,8 @@ KIND = PREFIX + b"kind"
 """What a regular file stands for: symlink, fifo or socket. Absent: a file, or a directory."""
 STUB = PREFIX + b"stub"
 """Present, empty: attributes only; the content is not here."""
+UNLISTED = (PREFIX, b"trusted.SGI_ACL_")
+"""Prefixes of names that no application is shown; XFS lists its ACLs a second time as the latter."""
 
 _STOOD_FOR = frozenset({Kind.SYMLINK, Kind.FIFO, Kind.SOCKET, Kind.OTHER})
 

@@ -245,10 +245,10 @@ class ObjectStore:
             self._system.set_xattr("local.xattr", fd, name, value, flags)
 
     def list_xattrs(self, object_id: ObjectId) -> list[bytes]:
-        """The names of all xattrs but ours, trusted.* included."""
+        """The names of all xattrs but ours, trusted.* included (Linux hides those from users)."""
         with self._opened(object_id, os.O_RDONLY) as fd:
             names = self._system.list_xattr("local.xattr", fd)
-        return [name for name in names if not name.startswith(labels.PREFIX)]
+        return [name for name in names if not name.startswith(labels.UNLISTED)]
 
     def remove_xattr(self, object_id: ObjectId, name: bytes) -> None:
         """Remove `name`; ENODATA if there is none, EPERM as for `set_xattr`."""

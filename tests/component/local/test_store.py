@@ -228,6 +228,7 @@ def test_acls_are_those_of_the_object(store: ObjectStore, directory: Path) -> No
     assert "user:99:rw-" in acl_of(directory, file)
     assert store.attributes(file).mode == 0o660
     assert store.get_xattr(file, ACL) == acl
+    assert store.list_xattrs(file) == [ACL]
     store.set_xattr(folder, b"system.posix_acl_default", acl)
     assert "user:99:rw-" in acl_of(directory, folder, "-d")
     with fails(errno.EOPNOTSUPP):
