@@ -44,7 +44,7 @@ class Kind(enum.StrEnum):
         return _KIND_OF_FORMAT.get(stat_module.S_IFMT(mode), cls.OTHER)
 
     @property
-    def format(self) -> int:
+    def type_bits(self) -> int:
         """The file type bits (S_IFMT) of this kind; 0 for OTHER."""
         return _FORMAT_OF_KIND.get(self, 0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tierfs.journal import explain, rows, schema
 from tierfs.journal.wal import Wal
-from tierfs.model import CleanRecord, JournalSnapshot
+from tierfs.model import CleanRecord, JournalSnapshot, ObjectId
 from tierfs.osio import OS
 
 _BUSY_SECONDS = 1.0
@@ -89,6 +89,12 @@ class Database:
         return [
             rows.clean_of(row) for row in self.connection.execute(rows.SELECT_VICTIMS, (limit,))
         ]
+
+    def clean_objects(self, objects: Iterable[ObjectId]) -> set[ObjectId]:
+        """Which of `objects` hold a clean copy; looks at all clean copies once."""
+        wanted = set(objects)
+        found = self.connection.execute("SELECT object FROM clean")
+        return {ObjectId(row[0]) for row in found} & wanted
 
     def clean_totals(self) -> tuple[int, int]:
         """Count and bytes of all clean copies."""

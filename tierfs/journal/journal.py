@@ -19,7 +19,7 @@ from tierfs.journal.numbers import BLOCK, Numbers
 from tierfs.journal.rows import encode
 from tierfs.journal.ticket import Ticket
 from tierfs.journal.writer import Writer
-from tierfs.model import CleanRecord, JournalSnapshot
+from tierfs.model import CleanRecord, JournalSnapshot, ObjectId
 from tierfs.osio import OS
 
 T = TypeVar("T")
@@ -88,6 +88,10 @@ class Journal:
     async def clean_victims(self, limit: int) -> list[CleanRecord]:
         """Up to `limit` clean copies, least recently used first."""
         return await self._ask(lambda database: database.clean_victims(limit))
+
+    async def clean_objects(self, objects: Iterable[ObjectId]) -> set[ObjectId]:
+        """Which of `objects` hold a clean copy, every earlier post applied."""
+        return await self._ask(lambda database: database.clean_objects(objects))
 
     async def clean_totals(self) -> tuple[int, int]:
         """How many clean copies there are, and their bytes."""

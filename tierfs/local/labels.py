@@ -16,7 +16,7 @@ KIND = PREFIX + b"kind"
 STUB = PREFIX + b"stub"
 """Present, empty: attributes only; the content is not here."""
 UNLISTED = (PREFIX, b"trusted.SGI_ACL_")
-"""Prefixes of names that no application is shown; XFS lists its ACLs a second time as the latter."""
+"""Prefixes of names that no application sees; XFS lists its ACLs a second time as the latter."""
 
 _STOOD_FOR = frozenset({Kind.SYMLINK, Kind.FIFO, Kind.SOCKET, Kind.OTHER})
 

@@ -262,6 +262,10 @@ class ObjectStore:
         """Every object. One that is made or removed meanwhile may be missing or there."""
         return self._fan.ids()
 
+    def relative_path(self, object_id: ObjectId) -> str:
+        """Where the file of an object is below the local tier, for people."""
+        return f"objects/{object_id & 0xFF:02x}/{file_name(object_id).decode()}"
+
     def is_empty(self) -> bool:
         """Whether there is no object: only then may the journal be missing."""
         return next(self._fan.ids(), None) is None

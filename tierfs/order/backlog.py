@@ -190,15 +190,15 @@ class Backlog:
         self._advance(now)
         return self._holds.next_time()
 
-    def depended(self, op: Op) -> bool:
+    def depended(self, op: Op, besides: Op | None = None) -> bool:
         """Whether something issued later waits for `op`: it must not be dropped or superseded.
 
-        Nothing depends on a marked op: a newer version is what it waits for.
+        `besides` does not count: it is what would supersede it. Nothing depends on a marked op: a newer version is what it waits for.
         """
         item = self._items[op.row]
         if item.facts.mark is not None:
             return False
-        return next(self._dependents.of(item), None) is not None
+        return any(found.op is not besides for found in self._dependents.of(item))
 
     def blocked_for_good(self, op: Op, now: float) -> list[Op]:
         """A marked or open op that `op` is, or waits for, however indirectly; else empty.

@@ -1,0 +1,1 @@
+"""Composition root: checks what it was given, builds the rooms, starts and stops them."""

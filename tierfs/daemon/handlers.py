@@ -1,0 +1,369 @@
+"""The requests of the control socket, served."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import trio
+
+import tierfs
+from tierfs.control import requests
+from tierfs.control.access import may_see, only_visible
+from tierfs.control.results import (
+    OPEN,
+    Decided,
+    FlushResult,
+    Held,
+    ListEntry,
+    ListResult,
+    LocateResult,
+    Problem,
+    Progress,
+    Retrying,
+    StatusResult,
+    Stuck,
+    Tier,
+    flush_exit_code,
+)
+from tierfs.control.server import Handler, Peer, Send
+from tierfs.daemon.mounting import umount
+from tierfs.daemon.report import Report, oldest_seconds
+from tierfs.daemon.rooms import Rooms
+from tierfs.errors import TierfsError
+from tierfs.model import ROOT, Kind, ObjectId, Op, OpKind
+from tierfs.namespace.nodes import Node
+from tierfs.writeback import FlushProgress
+
+ACCESS_THREADS = 4
+T = TypeVar("T")
+
+
+class Handlers:
+    """One method for each command; `on_umount` is told when the mount point was taken away."""
+
+    def __init__(self, rooms: Rooms, on_umount: Callable[[], None]) -> None:
+        self._rooms = rooms
+        self._report = Report(rooms)
+        self._on_umount = on_umount
+        self._access = trio.CapacityLimiter(ACCESS_THREADS)
+
+    def table(self) -> Mapping[str, Handler]:
+        """The handlers by command."""
+        return {
+            "flush": self.flush, "umount": self.umount, "status": self.status, "ls": self.ls,
+            "locate": self.locate, "accept": self.accept, "discard": self.discard,
+        }  # fmt: skip
+
+    # -- flush and umount ------------------------------------------------------------------------
+
+    async def flush(
+        self, request: requests.Flush, peer: Peer, send: Send
+    ) -> tuple[FlushResult, int]:
+        ops = await self._ops(request.paths)
+        if not request.wait:
+            self._rooms.backlog.release_holds(None)
+            self._rooms.writeback.retry_stuck(ROOT)
+            remaining = [(op, "sending") for op in ops if not op.is_open]
+            return await self._visible_flush(peer, FlushResult(), remaining=remaining), 0
+        result = await self._wait(ops, request.timeout, peer, send)
+        return result, result.exit_code
+
+    async def _ops(self, paths: tuple[str, ...]) -> list[Op]:
+        found: dict[int, Op] = {}
+        for path in paths or (self._rooms.mountpoint,):
+            found |= {op.row: op for op in await self._report.ops_under(path)}
+        return list(found.values())
+
+    async def _wait(
+        self, ops: list[Op], timeout: float | None, peer: Peer, send: Send
+    ) -> FlushResult:
+        newest: list[FlushProgress] = []
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_forward, newest, send, peer)
+            done = await self._rooms.writeback.wait(ops, timeout, progress=newest.append)
+            nursery.cancel_scope.cancel()
+        backlog = self._rooms.backlog
+        reported = {op.row for op in done.open}
+        still_open = [*done.open]
+        still_open += [
+            op for op in ops
+            if op in backlog and op.is_open and op.mark is None and op.row not in reported
+        ]  # fmt: skip
+        held = [(item.op, item.reason) for item in (*done.held, *done.dropped)]
+        code = flush_exit_code(
+            timed_out=done.timed_out, stuck=bool(done.stuck), held=bool(held),
+            still_open=bool(still_open),
+        )  # fmt: skip
+        base = FlushResult(
+            exit_code=code, timed_out=done.timed_out, committed_files=done.committed_files,
+            committed_bytes=done.committed_bytes,
+        )  # fmt: skip
+        return await self._visible_flush(
+            peer, base,
+            remaining=[(op, backlog.explain(op, time.monotonic())) for op in done.remaining],
+            stuck=[(op, op.error or str(op.mark)) for op in done.stuck],
+            open_=[(op, "open for writing") for op in still_open],
+            held=held,
+        )  # fmt: skip
+
+    async def _visible_flush(
+        self,
+        peer: Peer,
+        base: FlushResult,
+        *,
+        remaining: Iterable[tuple[Op, str]] = (),
+        stuck: Iterable[tuple[Op, str]] = (),
+        open_: Iterable[tuple[Op, str]] = (),
+        held: Iterable[tuple[Op, str]] = (),
+    ) -> FlushResult:
+        hidden = 0
+        shown = []
+        for group in (remaining, stuck, open_, held):
+            problems = [Problem(path=self._report.path_of(op), reason=why) for op, why in group]
+            visible, more = await only_visible(problems, peer, self._access)
+            shown.append(visible)
+            hidden += more
+        return FlushResult(
+            exit_code=base.exit_code, timed_out=base.timed_out,
+            committed_files=base.committed_files, committed_bytes=base.committed_bytes,
+            remaining=shown[0], stuck=shown[1], open=shown[2], held=shown[3], hidden=hidden,
+        )  # fmt: skip
+
+    async def umount(
+        self, request: requests.Umount, peer: Peer, send: Send
+    ) -> tuple[FlushResult, int]:
+        if not peer.is_root and peer.uid != os.geteuid():
+            raise TierfsError("umount: only root may unmount")
+        result = FlushResult()
+        mountpoint = self._rooms.mountpoint
+        if not request.force:
+            result = await self._wait(await self._ops(()), request.timeout, peer, send)
+            if result.exit_code:
+                return result, result.exit_code
+        try:
+            await trio.to_thread.run_sync(
+                lambda: umount(mountpoint, detach=request.force), limiter=self._access
+            )
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            busy = Problem(path=mountpoint, reason="files or directories in it are in use")
+            result = FlushResult(
+                exit_code=OPEN, committed_files=result.committed_files,
+                committed_bytes=result.committed_bytes, open=(busy,),
+            )  # fmt: skip
+            return result, OPEN
+        self._on_umount()
+        return result, 0
+
+    # -- reports -------------------------------------------------------------------------------
+
+    async def status(
+        self, request: requests.Status, peer: Peer, send: Send
+    ) -> tuple[StatusResult, int]:
+        rooms, report = self._rooms, self._report
+        pending, opened = report.pending(), report.open_files()
+        puts = [op for op in pending if op.kind is OpKind.PUT]
+        now = rooms.writeback.status()
+        retrying, hidden = await only_visible(
+            [
+                Retrying(path=report.path_of(item.op), error=item.error, attempts=item.attempts,
+                         next_retry_seconds=round(item.next_retry_seconds, 3))
+                for item in now.retrying
+            ],
+            peer, self._access,
+        )  # fmt: skip
+        stuck, more = await only_visible(
+            [
+                Stuck(path=report.path_of(op), error=op.error or "", state=str(op.mark))
+                for op in pending if op.mark is not None
+            ],
+            peer, self._access,
+        )  # fmt: skip
+        held, others = await only_visible(self._held(pending), peer, self._access)
+        limit = time.time_ns() - int(rooms.settings.open_hold * 1e9)
+        long_open = tuple(
+            report.path_of(op) for op in opened if op.timestamp_ns < limit and peer.is_root
+        )
+        return StatusResult(
+            node=rooms.settings.node, member=rooms.store.member, mountpoint=rooms.mountpoint,
+            version=tierfs.__version__, worker_pid=os.getpid(), supervisor_pid=None,
+            uptime_seconds=round(time.time() - rooms.started, 3), passthrough=False,
+            passthrough_reason="not built yet: reads and writes go through the daemon",
+            pending_files=len(puts), pending_bytes=sum(op.size for op in puts),
+            pending_ops=len(pending), open_for_write=len(opened),
+            oldest_pending_seconds=round(oldest_seconds(pending), 3),
+            oldest_unsynced_seconds=round(
+                oldest_seconds(op for op in pending if not op.durable), 3
+            ),
+            committed_files=now.committed_files, committed_bytes=now.committed_bytes,
+            write_rate_bytes=round(now.write_rate_bytes, 1),
+            local=await self._local_tier(), shared=await self._shared_tier(),
+            retrying=retrying, stuck=stuck, held=held, open_long=long_open,
+            foreign=tuple(rooms.store.foreign()) if peer.is_root else (),
+            members=(rooms.store.member,), hidden=hidden + more + others,
+        ), 0  # fmt: skip
+
+    def _held(self, pending: list[Op]) -> list[Held]:
+        rooms, now = self._rooms, time.monotonic()
+        if not any(op.mark is not None for op in pending):
+            return []
+        found = []
+        for op in pending:
+            if op.mark is None and self._is_held(op, now):
+                found.append(
+                    Held(
+                        path=self._report.path_of(op), reason=rooms.backlog.explain(op, now),
+                        member=rooms.store.member,
+                    )
+                )  # fmt: skip
+        return found
+
+    def _is_held(self, op: Op, now: float) -> bool:
+        blocked = self._rooms.backlog.may_publish(op, now)
+        return blocked is not None and blocked.held
+
+    async def _local_tier(self) -> Tier:
+        rooms = self._rooms
+        path = str(rooms.settings.local)
+        failed = rooms.journal.failed
+        try:
+            total, free = await rooms.fs.core.local(rooms.store.usage)
+        except OSError as error:
+            return Tier(path=path, state=str(error), total_bytes=0, free_bytes=0)
+        state = "ok" if failed is None else str(failed)
+        return Tier(path=path, state=state, total_bytes=total, free_bytes=free)
+
+    async def _shared_tier(self) -> Tier:
+        rooms = self._rooms
+        path = str(rooms.settings.shared)
+        with trio.move_on_after(2.0):
+            try:
+                st = await trio.to_thread.run_sync(
+                    rooms.shared.statvfs, limiter=self._access, abandon_on_cancel=True
+                )
+            except OSError as error:
+                return Tier(path=path, state=str(error), total_bytes=0, free_bytes=0)
+            total, free = st.f_blocks * st.f_frsize, st.f_bavail * st.f_frsize
+            return Tier(path=path, state="ok", total_bytes=total, free_bytes=free)
+        return Tier(path=path, state="does not answer", total_bytes=0, free_bytes=0)
+
+    async def ls(self, request: requests.List, peer: Peer, send: Send) -> tuple[ListResult, int]:
+        node = await self._node(request.path, peer)
+        fs = self._rooms.fs
+        if node.directory is None:
+            name = os.path.basename(request.path)
+            return ListResult(path=request.path, entries=(await self._list_entry(name, node),)), 0
+        if not await may_see(os.path.join(request.path, "."), peer, self._access):
+            raise TierfsError(f"{request.path}: permission denied")
+        state = fs.tree.directories[node.directory]
+        entries = []
+        for each in sorted(await fs.listings.names(state)):
+            found = await fs.lookup.find(state, each)
+            if found is not None:
+                entries.append(await self._list_entry(os.fsdecode(each), found))
+        return ListResult(path=request.path, entries=tuple(entries)), 0
+
+    async def _list_entry(self, name: str, node: Node) -> ListEntry:
+        attributes = await self._rooms.fs.lookup.attributes(node)
+        return ListEntry(
+            name=name, kind=str(node.kind), size=attributes.size,
+            state=self._report.state_of(node), tier=await self._report.tier_of(node),
+        )  # fmt: skip
+
+    async def locate(
+        self, request: requests.Locate, peer: Peer, send: Send
+    ) -> tuple[LocateResult, int]:
+        rooms = self._rooms
+        node = await self._node(request.path, peer)
+        attributes = await rooms.fs.lookup.attributes(node)
+        local_path, shared_path, digest = None, None, None
+        obj = node.object
+        if obj is not None and node.kind is not Kind.DIRECTORY:
+            local_path = self._object_path(obj.id)
+        if node.shared is not None or node.directory is not None:
+            directory, name, inode = rooms.fs.lookup.shared_location(node)
+            if rooms.fs.core.places.exists(directory):
+                below = os.path.join(rooms.fs.core.places.path(directory), name)
+                shared_path = os.path.join(str(rooms.settings.shared), os.fsdecode(below))
+            if node.kind is Kind.FILE and inode is not None:
+                clean = await rooms.journal.clean_copy(inode)
+                if clean is not None:
+                    digest = clean.digest
+                    local_path = local_path or self._object_path(clean.object)
+        op = obj.put or rooms.backlog.of_object(obj.id) if obj is not None else None
+        explanation = (
+            rooms.backlog.explain(op, time.monotonic()) if op is not None
+            else "committed: the shared tier has it"
+        )  # fmt: skip
+        return LocateResult(
+            path=request.path, kind=str(node.kind), size=attributes.size,
+            state=self._report.state_of(node), tier=await self._report.tier_of(node),
+            local_path=local_path, shared_path=shared_path, digest=digest,
+            explanation=explanation,
+        ), 0  # fmt: skip
+
+    def _object_path(self, object_id: ObjectId) -> str:
+        local = self._rooms.settings.local
+        return str(local / self._rooms.store.relative_path(object_id))
+
+    async def _node(self, path: str, peer: Peer) -> Node:
+        if not await may_see(path, peer, self._access):
+            raise TierfsError(f"{path}: permission denied")
+        node = await self._report.find(path)
+        if node is None:
+            raise TierfsError(f"{path}: no such file or directory")
+        return node
+
+    # -- decisions on suspect, torn and stuck files ------------------------------------------------
+
+    async def accept(
+        self, request: requests.Accept, peer: Peer, send: Send
+    ) -> tuple[Decided, int]:
+        op = await self._marked(request.path, peer)
+        self._rooms.fs.files.accept(op)
+        return Decided(path=request.path, state="pending"), 0
+
+    async def discard(
+        self, request: requests.Discard, peer: Peer, send: Send
+    ) -> tuple[Decided, int]:
+        op = await self._marked(request.path, peer)
+        await self._rooms.fs.files.discard(op)
+        node = await self._report.find(request.path)
+        state = "absent" if node is None else self._report.state_of(node)
+        return Decided(path=request.path, state=state), 0
+
+    async def _marked(self, path: str, peer: Peer) -> Op:
+        node = await self._node(path, peer)
+        attributes = await self._rooms.fs.lookup.attributes(node)
+        if not peer.is_root and attributes.uid != peer.uid:
+            raise TierfsError(f"{path}: only root and the owner may decide this")
+        op = node.object.put if node.object is not None else None
+        if op is None or op.mark is None:
+            raise TierfsError(f"{path}: is {self._report.state_of(node)}; nothing to decide")
+        return op
+
+
+async def _forward(newest: list[FlushProgress], send: Send, peer: Peer) -> None:
+    """Sends the latest progress now and then; names only to root."""
+    while True:
+        await trio.sleep(0.2)
+        if not newest:
+            continue
+        at = newest.pop()
+        newest.clear()
+        left = None
+        if at.rate_bytes > 0:
+            left = max(0.0, (at.total_bytes - at.done_bytes) / at.rate_bytes)
+        await send(
+            Progress(
+                total_files=at.total_files, done_files=at.done_files,
+                total_bytes=at.total_bytes, done_bytes=at.done_bytes, rate_bytes=at.rate_bytes,
+                seconds_left=left, sending=at.sending if peer.is_root else (),
+            )
+        )  # fmt: skip

@@ -1,0 +1,85 @@
+"""The mount point: what is on it, mounting over a dead tierfs mount, unmounting."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+from tierfs.errors import TierError
+
+MNT_DETACH = 2
+"""umount2(2)."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def umount(mountpoint: str, *, detach: bool = False) -> None:
+    """umount2(2). OSError: EBUSY when something is open in it and `detach` is not set."""
+    if _libc.umount2(os.fsencode(mountpoint), MNT_DETACH if detach else 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), mountpoint)
+
+
+def type_mounted_at(mountpoint: str) -> str | None:
+    """The type of the file system mounted on `mountpoint`, None if none is."""
+    found = None
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            before, _, after = line.partition(b" - ")
+            place = before.split(b" ")[4].decode("unicode_escape").encode("latin-1")
+            if place == os.fsencode(mountpoint):
+                found = after.split(b" ", 1)[0].decode()
+    return found
+
+
+def clear_dead_mount(mountpoint: str) -> None:
+    """Takes a dead tierfs mount away; TierError when something else is mounted there."""
+    kind = type_mounted_at(mountpoint)
+    if kind is None:
+        return
+    if kind != "fuse.tierfs":
+        raise TierError(f"mount point {mountpoint}: a {kind} file system is mounted there already")
+    try:
+        os.stat(mountpoint)
+    except OSError as error:
+        if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
+            raise
+        umount(mountpoint, detach=True)
+        return
+    raise TierError(f"mount point {mountpoint}: tierfs is mounted there already; unmount it first")
+
+
+def check_mountpoint(mountpoint: str) -> None:
+    """Refuses what cannot be mounted on. TierError."""
+    try:
+        if not Path(mountpoint).is_dir():
+            raise TierError(f"mount point {mountpoint}: no such directory; make it first")
+    except OSError as error:
+        if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
+            raise TierError(f"mount point {mountpoint}: {error.strerror}") from None
+    if os.geteuid() != 0:
+        raise TierError("mounting needs root: run tierfs mount as root")
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        hint = "load the fuse module (modprobe fuse)"
+        raise TierError(f"/dev/fuse: {error.strerror}; {hint}") from None
+
+
+def check_overlap(mountpoint: str, local: Path, shared: Path) -> None:
+    """Refuses tiers that lie in each other or in the mount point, or it in them. TierError."""
+    places = {
+        "mount point": Path(os.path.abspath(mountpoint)),
+        "local tier": Path(os.path.realpath(local)),
+        "shared tier": Path(os.path.realpath(shared)),
+    }
+    names = list(places)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            one, other = places[first], places[second]
+            if one == other or one in other.parents or other in one.parents:
+                raise TierError(
+                    f"{first} {one} and {second} {other} overlap: give each a directory of its own"
+                )

@@ -1,0 +1,107 @@
+"""What status, ls, locate and flush tell of the namespace."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+from collections.abc import Iterable
+
+from tierfs.daemon.rooms import Rooms
+from tierfs.errors import TierfsError
+from tierfs.model import ROOT, Kind, Name, Op, OpKind, OpState
+from tierfs.namespace.nodes import Content, Node
+
+
+class Report:
+    """Answers about paths; a path is absolute, as the mount shows it."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._fs = rooms.fs
+
+    def path_of(self, op: Op) -> str:
+        """The absolute path of what an op is about."""
+        return os.path.join(self._rooms.mountpoint, os.fsdecode(b"/".join(op.path)))
+
+    def components(self, path: str) -> tuple[Name, ...]:
+        """The names from the root of the mount to `path`. TierfsError when it lies elsewhere."""
+        absolute = posixpath.normpath(path)
+        top = self._rooms.mountpoint.rstrip("/")
+        if absolute != top and not absolute.startswith(top + "/"):
+            raise TierfsError(f"{path}: not in the mount {top}")
+        return tuple(os.fsencode(part) for part in absolute[len(top) :].split("/") if part)
+
+    async def find(self, path: str) -> Node | None:
+        """The node at `path`, None when there is none."""
+        state = self._fs.tree.directories[ROOT]
+        node = self._fs.tree.by_object[ROOT]
+        for name in self.components(path):
+            if node.directory is None:
+                return None
+            state = self._fs.tree.directories[node.directory]
+            found = await self._fs.lookup.find(state, name)
+            if found is None:
+                return None
+            node = found
+        return node
+
+    async def ops_under(self, path: str) -> list[Op]:
+        """All pending ops under `path`, and whether they were issued there or moved there."""
+        names = self.components(path)
+        node = await self.find(path)
+        backlog = self._rooms.backlog
+        if not names:
+            return list(backlog.under(ROOT))
+        found = {op.row: op for op in backlog.under(ROOT) if _touches(op, names)}
+        if node is not None and node.directory is not None:
+            found |= {op.row: op for op in backlog.under(node.directory)}
+        elif node is None and not found:
+            raise TierfsError(f"{path}: no such file or directory")
+        return sorted(found.values(), key=lambda op: op.number)
+
+    def state_of(self, node: Node) -> str:
+        """committed, pending, closed, open, stuck, suspect or torn."""
+        obj = node.object
+        op = None
+        if obj is not None:
+            op = obj.put or self._rooms.backlog.of_object(obj.id)
+        if op is None:
+            return "committed"
+        if op.mark is not None:
+            return str(op.mark)
+        if op.state is OpState.PUBLISHING:
+            return "pending"
+        return str(op.state)
+
+    async def tier_of(self, node: Node) -> str:
+        """local, shared or both; "-" of a directory."""
+        if node.kind is Kind.DIRECTORY:
+            return "-"
+        local = node.object is not None and node.object.content is Content.DATA
+        shared = node.shared is not None
+        if not local and node.shared is not None:
+            local = await self._rooms.journal.clean_copy(node.shared.inode) is not None
+        return "both" if local and shared else "local" if local else "shared"
+
+    def pending(self) -> list[Op]:
+        """All pending ops but those of files that are open."""
+        return [op for op in self._rooms.backlog.under(ROOT) if op.state is not OpState.OPEN]
+
+    def open_files(self) -> list[Op]:
+        """The ops of the files that are open for writing."""
+        return [
+            op for op in self._rooms.backlog.under(ROOT)
+            if op.kind is OpKind.PUT and op.state is OpState.OPEN
+        ]  # fmt: skip
+
+
+def oldest_seconds(ops: Iterable[Op]) -> float:
+    """Age of the oldest op, 0 if there is none."""
+    first = min((op.timestamp_ns for op in ops), default=None)
+    return max(0.0, (time.time_ns() - first) / 1e9) if first is not None else 0.0
+
+
+def _touches(op: Op, names: tuple[Name, ...]) -> bool:
+    length = len(names)
+    return op.path[:length] == names or (bool(op.path2) and op.path2[:length] == names)

@@ -1,0 +1,160 @@
+"""Opening the tiers and the journal, in the order in which a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import trio
+
+from tierfs.config import Settings
+from tierfs.daemon.mounting import check_mountpoint, check_overlap, clear_dead_mount
+from tierfs.errors import JournalError
+from tierfs.journal import DropOp, Journal
+from tierfs.local import ObjectStore
+from tierfs.model import JournalSnapshot, OpState
+from tierfs.namespace.core import Core, NamespaceSettings
+from tierfs.namespace.filesystem import FileSystem
+from tierfs.order import Backlog, OrderSettings
+from tierfs.osio import OS, make_os
+from tierfs.shared import Places, SharedTier
+from tierfs.writeback import WriteBack, WritebackSettings
+
+JOURNAL = "journal.db"
+SHARED_ID = "shared_id"
+LOCAL_THREADS = 16
+SHARED_THREADS = 16
+TRANSFER_THREADS = 8
+
+
+@dataclass(slots=True)
+class Rooms:
+    """All rooms of one mount."""
+
+    settings: Settings
+    mountpoint: str
+    store: ObjectStore
+    journal: Journal
+    shared: SharedTier
+    fs: FileSystem
+    writeback: WriteBack
+    backlog: Backlog
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limiters:
+    """One thread limiter for each kind of work: a stalled tier takes its own threads only."""
+
+    local: trio.CapacityLimiter
+    shared: trio.CapacityLimiter
+    transfer: trio.CapacityLimiter
+
+
+async def build(mountpoint: str, settings: Settings, stack: AsyncExitStack) -> Rooms:
+    """Checks and opens everything. TierfsError, and then nothing was made, for what is refused."""
+    limiters = Limiters(
+        trio.CapacityLimiter(LOCAL_THREADS),
+        trio.CapacityLimiter(SHARED_THREADS),
+        trio.CapacityLimiter(TRANSFER_THREADS),
+    )
+    system = make_os()
+    check_overlap(mountpoint, settings.local, settings.shared)
+    check_mountpoint(mountpoint)
+    if not (settings.local / "VERSION").exists():
+        _try_shared(settings, system, limiters)
+    store = ObjectStore.open(settings.local, system)
+    stack.callback(store.close)
+    clear_dead_mount(mountpoint)
+    journal = _open_journal(settings, store, system)
+    stack.callback(journal.close)
+    shared = _join_shared(settings, store, journal, system, limiters)
+    stack.callback(shared.close)
+    return _assemble(mountpoint, settings, system, store, journal, shared, limiters)
+
+
+def _try_shared(settings: Settings, system: OS, limiters: Limiters) -> None:
+    """Asks a shared tier whether it will do, before anything is made in the local one."""
+    tier = SharedTier(
+        settings.shared, "0" * 32, system, settings,
+        shared_limiter=limiters.shared, transfer_limiter=limiters.transfer,
+    )  # fmt: skip
+    try:
+        tier.probe()
+    finally:
+        tier.close()
+
+
+def _open_journal(settings: Settings, store: ObjectStore, system: OS) -> Journal:
+    path = settings.local / JOURNAL
+    if not path.exists() and any(True for _ in store.ids()):
+        raise JournalError(
+            f"{path} is missing but there are objects beside it: restore the journal, or move "
+            f"{settings.local}/objects away (they may hold files that were not committed)"
+        )
+    return Journal.open(path, system)
+
+
+def _join_shared(
+    settings: Settings, store: ObjectStore, journal: Journal, system: OS, limiters: Limiters
+) -> SharedTier:
+    known = journal.meta(SHARED_ID)
+    tier = SharedTier(
+        settings.shared, store.member, system, settings,
+        shared_limiter=limiters.shared, transfer_limiter=limiters.transfer,
+        expected_id=known.decode() if known is not None else None,
+    )  # fmt: skip
+    try:
+        tier.probe()
+        shared_id = tier.register(settings.node)
+    except BaseException:
+        tier.close()
+        raise
+    if known is None:
+        journal.set_meta(SHARED_ID, shared_id.encode())
+    return tier
+
+
+def _take_stock(store: ObjectStore, journal: Journal) -> JournalSnapshot:
+    """Marks what the last mount left in doubt, and loads what is pending (G6)."""
+    left_open = [op for op in journal.load().ops if op.state is OpState.OPEN]
+    there = set(store.ids()) if left_open else set()
+    journal.mark_torn(op.row for op in left_open if op.object in there)
+    journal.apply(*(DropOp(op.row) for op in left_open if op.object not in there))
+    if store.boot_changed:
+        journal.mark_undurable_suspect()
+        store.remember_boot()
+    return journal.load()
+
+
+def _assemble(
+    mountpoint: str, settings: Settings, system: OS, store: ObjectStore, journal: Journal,
+    shared: SharedTier, limiters: Limiters,
+) -> Rooms:  # fmt: skip
+    root = system.fstat("mount.root", shared.root_fd)
+    places = Places(root.st_ino)
+    backlog = Backlog(
+        OrderSettings(
+            unlink_settle=settings.unlink_settle,
+            temporary_hold=settings.temporary_hold,
+            linger=settings.linger,
+        )
+    )
+    core = Core(
+        system, store, journal, backlog, places, shared, limiters.local, limiters.shared,
+        NamespaceSettings(watermark=settings.watermark),
+    )  # fmt: skip
+    fs = FileSystem(core)
+    writeback = WriteBack(
+        backlog, places, journal, store, shared,
+        WritebackSettings(transfer_files=settings.transfer_files),
+        fs.outcomes, local_limiter=limiters.local,
+    )  # fmt: skip
+    snapshot = _take_stock(store, journal)
+    fs.start(writeback, snapshot)
+    fs.submit_restored(snapshot.ops)
+    return Rooms(
+        settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time()
+    )
+

@@ -1,0 +1,151 @@
+"""The life of one mount: from building the rooms to taking them down in reverse order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import pyfuse3
+import trio
+
+import tierfs
+from tierfs.config import Settings
+from tierfs.control.discovery import Session, remove_session, session_directory, write_session
+from tierfs.control.server import ControlServer
+from tierfs.daemon.handlers import Handlers
+from tierfs.daemon.mounting import type_mounted_at, umount
+from tierfs.daemon.rooms import Rooms, build
+from tierfs.errors import TierError
+from tierfs.kernel import Operations
+
+log = logging.getLogger(__name__)
+
+DETACH_SECONDS = 25.0
+"""SIGTERM ends the daemon within 30 s whatever a tier does (DESIGN 8)."""
+
+ANSWER_SECONDS = 0.3
+"""How long the answer to `tierfs umount` has to leave before the socket goes."""
+
+
+async def serve(mountpoint: str, settings: Settings, ready: Callable[[], None]) -> None:
+    """Mounts and serves until unmounted or told to end. TierfsError for what is refused."""
+    async with AsyncExitStack() as stack:
+        rooms = await build(mountpoint, settings, stack)
+        mount = Mount(rooms)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            await mount.run(signals, ready)
+
+
+class Mount:
+    """A mounted file system and the tasks that serve it."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._ended = trio.Event()
+        self._runtime = session_directory(rooms.mountpoint)
+        self._control = ControlServer(
+            self._runtime, Handlers(rooms, self.end_after_umount).table()
+        )
+
+    def end_after_umount(self) -> None:
+        """The mount point was taken away on request: the daemon ends when it has answered."""
+        self._ended.set()
+
+    async def run(self, signals: object, ready: Callable[[], None]) -> None:
+        """Mounts, says that it is ready, serves."""
+        rooms = self._rooms
+        self._control.listen()
+        self._mount()
+        write_session(self._runtime, self._session())
+        log.info("%s: mounted (local %s, shared %s)", rooms.mountpoint,
+                 rooms.settings.local, rooms.settings.shared)  # fmt: skip
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rooms.writeback.run)
+                nursery.start_soon(rooms.fs.run)
+                nursery.start_soon(self._control.run)
+                nursery.start_soon(self._on_signal, signals)
+                nursery.start_soon(self._fuse, nursery.cancel_scope)
+                ready()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._take_down()
+
+    def _mount(self) -> None:
+        rooms = self._rooms
+        options = set(pyfuse3.default_options) | {
+            "allow_other",
+            "subtype=tierfs",
+            f"fsname=tierfs:{rooms.settings.node}:{rooms.mountpoint}",
+        }
+        try:
+            pyfuse3.init(Operations(rooms.fs), rooms.mountpoint, options)
+        except RuntimeError as error:
+            raise TierError(
+                f"mount point {rooms.mountpoint}: cannot mount: {error}; see the log"
+            ) from None
+
+    def _session(self) -> Session:
+        rooms = self._rooms
+        return Session(
+            mountpoint=rooms.mountpoint, local=str(rooms.settings.local),
+            shared=str(rooms.settings.shared), pid=os.getpid(), node=rooms.settings.node,
+            member=rooms.store.member, started=rooms.started, version=tierfs.__version__,
+        )  # fmt: skip
+
+    async def _fuse(self, scope: trio.CancelScope) -> None:
+        await pyfuse3.main()
+        if self._ended.is_set():
+            await trio.sleep(ANSWER_SECONDS)
+        log.info("%s: unmounted", self._rooms.mountpoint)
+        scope.cancel()
+
+    async def _on_signal(self, signals: object) -> None:
+        async for number in signals:  # type: ignore[attr-defined]
+            log.info("%s: detaching", signal.Signals(number).name)
+            watchdog = threading.Timer(DETACH_SECONDS, _give_up)
+            watchdog.daemon = True
+            watchdog.start()
+            await self._sync()
+            if type_mounted_at(self._rooms.mountpoint) == "fuse.tierfs":
+                umount(self._rooms.mountpoint, detach=True)
+            pyfuse3.terminate()
+            return
+
+    async def _sync(self) -> None:
+        """What was closed is made to survive a power cut, as far as the local drive lets us."""
+        core = self._rooms.fs.core
+        pending = [obj for obj in list(core.tree.objects.values()) if obj.put is not None]
+        limit = time.monotonic() + DETACH_SECONDS / 2
+        for obj in pending:
+            if time.monotonic() > limit:
+                break
+            try:
+                await core.local(core.store.sync, obj.id)
+            except OSError as error:
+                log.error("sync of object %x: %s", obj.id, error)
+        try:
+            await core.journal.sync()
+        except Exception as error:
+            log.error("sync of the journal: %s", error)
+
+    async def _take_down(self) -> None:
+        pyfuse3.close(unmount=False)
+        await self._control.aclose()
+        if type_mounted_at(self._rooms.mountpoint) == "fuse.tierfs":
+            try:
+                umount(self._rooms.mountpoint, detach=True)
+            except OSError as error:
+                log.error("unmount: %s", error)
+        remove_session(self._runtime)
+
+
+def _give_up() -> None:
+    log.error("a tier does not answer; ending without it (the backlog is in the journal)")
+    logging.shutdown()
+    os._exit(0)

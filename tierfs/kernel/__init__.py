@@ -1,0 +1,5 @@
+"""FUSE adapter: turns the kernel's requests into calls of the namespace. No decisions."""
+
+from tierfs.kernel.operations import Operations
+
+__all__ = ["Operations"]

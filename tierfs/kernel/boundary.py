@@ -1,0 +1,52 @@
+"""The one error boundary: whatever a handler raises, the kernel gets an errno.
+
+pyfuse3 catches FUSEError only; anything else would end the mount (KERNEL_PATH.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+import pyfuse3
+
+from tierfs.errors import to_errno
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def handler(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorates a request handler: every exception becomes a FUSEError."""
+
+    @functools.wraps(call)
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await call(*args, **kwargs)
+        except pyfuse3.FUSEError:
+            raise
+        except OSError as error:
+            log.debug("%s: %s", call.__name__, error)
+            raise pyfuse3.FUSEError(to_errno(error)) from error
+        except Exception as error:
+            log.exception("%s failed", call.__name__)
+            raise pyfuse3.FUSEError(to_errno(error)) from error
+
+    return guarded
+
+
+def silent(call: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Coroutine[Any, Any, None]]:
+    """Decorates `forget`, which may raise nothing at all."""
+
+    @functools.wraps(call)
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            await call(*args, **kwargs)
+        except Exception:
+            log.exception("%s failed", call.__name__)
+
+    return guarded

@@ -1,0 +1,211 @@
+"""setattr and xattrs: what is pending is changed itself, of what is committed they are ops."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Callable
+
+from tierfs.journal import SaveOp, Ticket
+from tierfs.model import ROOT, Kind, Op, OpKind, Phase
+from tierfs.namespace.callers import Caller
+from tierfs.namespace.core import Core
+from tierfs.namespace.files import Files
+from tierfs.namespace.inheritance import Inheritance
+from tierfs.namespace.lookup import Lookup
+from tierfs.namespace.nodes import Content, Entry, Handle, LocalObject, Node
+
+HIDDEN = b"user.tierfs."
+MAKERS = (OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK)
+"""Ops that bring an object's attributes along; changes before they are published fold into them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changes:
+    """What a setattr asks for; None: leave it."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    size: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a SETATTR op that carries this out."""
+        wanted = {
+            "mode": self.mode is not None,
+            "owner": self.uid is not None or self.gid is not None,
+            "times": self.atime_ns is not None or self.mtime_ns is not None,
+        }
+        return tuple(field for field, changed in wanted.items() if changed)
+
+
+class AttributeCalls:
+    """The calls that change what stat(2) and getxattr(2) say."""
+
+    def __init__(
+        self, core: Core, lookup: Lookup, files: Files, inheritance: Inheritance
+    ) -> None:
+        self._core = core
+        self._lookup = lookup
+        self._files = files
+        self._inheritance = inheritance
+
+    async def setattr(
+        self, node: Node, changes: Changes, handle: Handle | None, caller: Caller
+    ) -> None:
+        """Changes owner, mode, times and size."""
+        if changes.size is not None:
+            if node.kind is not Kind.FILE:
+                raise OSError(errno.EINVAL, "only files have a size that can be set")
+            await self._files.truncate(node, changes.size, handle, caller)
+        if not changes.fields:
+            return
+        store = self._core.store
+
+        def apply(obj: LocalObject) -> None:
+            store.set_attributes(
+                obj.id, mode=changes.mode, uid=changes.uid, gid=changes.gid,
+                atime_ns=changes.atime_ns, mtime_ns=changes.mtime_ns,
+            )  # fmt: skip
+
+        await self._change(node, changes.fields, apply)
+        if node.directory is not None and changes.mtime_ns is not None:
+            self._core.tree.directories[node.directory].changed_ns = 0
+
+    async def setxattr(self, node: Node, name: bytes, value: bytes) -> None:
+        """Sets an xattr; those of tierfs itself are refused."""
+        refuse_ours(name)
+        refuse_user_on_special(node, name)
+        await self._change(
+            node, (field_of(name),), lambda obj: self._core.store.set_xattr(obj.id, name, value)
+        )
+
+    async def removexattr(self, node: Node, name: bytes) -> None:
+        """Removes an xattr; OSError(ENODATA) when there is none."""
+        refuse_ours(name)
+        if name not in await self.listxattr(node):
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        await self._change(
+            node, (field_of(name),), lambda obj: self._core.store.remove_xattr(obj.id, name)
+        )
+
+    async def getxattr(self, node: Node, name: bytes) -> bytes:
+        """The value of an xattr; OSError(ENODATA)."""
+        obj = node.object
+        if obj is not None and obj.content is not Content.NONE:
+            if obj.xattrs is not None and name not in obj.xattrs:
+                # the kernel asks for security.capability before every write
+                raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+            return await self._core.local(self._core.store.get_xattr, obj.id, name)
+        try:
+            return (await self._shared_xattrs(node))[name]
+        except KeyError:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA)) from None
+
+    async def listxattr(self, node: Node) -> list[bytes]:
+        """The names of all xattrs but those of tierfs itself."""
+        obj = node.object
+        if obj is not None and obj.content is not Content.NONE:
+            names = await self._core.local(self._core.store.list_xattrs, obj.id)
+            obj.xattrs = frozenset(names)
+            return names
+        return list(await self._shared_xattrs(node))
+
+    async def _shared_xattrs(self, node: Node) -> dict[bytes, bytes]:
+        core = self._core
+        for handle in node.handles:
+            if handle.shared_fd >= 0:
+                return await core.on_shared(core.shared.read_xattrs, handle.shared_fd)
+        directory, name, _ = self._lookup.shared_location(node)
+        return await core.on_shared(core.shared.xattrs, core.place(directory), name)
+
+    # -- how a change is carried out -------------------------------------------------------------
+
+    async def _change(
+        self, node: Node, fields: tuple[str, ...], apply: Callable[[LocalObject], None]
+    ) -> None:
+        async with node.lock:
+            obj = node.object
+            if node.directory == ROOT:
+                raise OSError(errno.EPERM, "the root is that of the shared tier: change it there")
+            if obj is None or obj.content is Content.NONE:
+                obj = await self._stub(node)
+            await self._core.local(apply, obj)
+            obj.attributes = obj.xattrs = None
+            if node.directory is not None:
+                self._inheritance.changed(node.directory)
+            maker = self._maker(node, obj)
+            if maker is not None:
+                maker.attr_version += 1
+                ticket = self._core.journal.post(SaveOp(maker))
+            elif node.names or node.directory is not None:
+                ticket = self._issue(node, obj, fields)
+            else:
+                return
+        await ticket.written()
+
+    def _maker(self, node: Node, obj: LocalObject) -> Op | None:
+        op = obj.put or self._core.backlog.of_object(obj.id)
+        if op is None or op.kind not in MAKERS or op.phase is Phase.PUBLISHING:
+            return None
+        return op
+
+    def _issue(self, node: Node, obj: LocalObject, fields: tuple[str, ...]) -> Ticket:
+        core = self._core
+        if node.directory is not None:
+            here = core.tree.directories[node.directory]
+            assert here.parent is not None
+            state, name = core.tree.directories[here.parent], here.name
+        else:
+            directory, name = next(iter(node.names))
+            state = core.tree.directories[directory]
+        entry = state.entries.get(name)
+        last = core.backlog.of_object(obj.id)
+        if last is not None and last.kind is OpKind.SETATTR and core.droppable(last):
+            fields = tuple(dict.fromkeys((*last.fields, *fields)))
+            core.drop_op(last)
+        inode = node.shared.inode if node.shared else None
+        op, ticket = core.issue(
+            OpKind.SETATTR, obj, state, name, base_inode=inode, fields=fields
+        )
+        state.put(name, Entry(obj, op, entry.shared_inode if entry else inode))
+        core.writeback.submit(op)
+        return ticket
+
+    async def _stub(self, node: Node) -> LocalObject:
+        """Gives a committed node a local object that carries its attributes."""
+        core = self._core
+        attributes = await self._lookup.attributes(node)
+        xattrs = await self._shared_xattrs(node)
+        obj = core.object_of(node)
+        obj.pending += 1  # held over the await
+        directory, name, _ = self._lookup.shared_location(node)
+        try:
+            await core.local(core.store.create_stub, obj.id, attributes, xattrs, directory, name)
+        finally:
+            obj.pending -= 1
+        obj.content = Content.STUB
+        return obj
+
+
+def field_of(name: bytes) -> str:
+    """How a SETATTR op names an xattr."""
+    return "xattr:" + os.fsdecode(name)
+
+
+def refuse_ours(name: bytes) -> None:
+    """OSError(EPERM) for the xattrs in which tierfs itself speaks."""
+    if name.startswith(HIDDEN):
+        raise OSError(errno.EPERM, "user.tierfs.* is read-only", os.fsdecode(name))
+
+
+def refuse_user_on_special(node: Node, name: bytes) -> None:
+    """user.* xattrs are for files and directories only (xattr(7))."""
+    if name.startswith(b"user.") and node.kind not in (Kind.FILE, Kind.DIRECTORY):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+

@@ -1,0 +1,151 @@
+"""What is done behind: disposing, eviction, clean copies signed again, orphans."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from tierfs.journal import DropClean, SaveClean
+from tierfs.model import CleanRecord, Signature
+from tierfs.namespace.core import Core
+from tierfs.namespace.nodes import LocalObject
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+VICTIMS = 64
+
+
+class Chores:
+    """A queue of small jobs, and a clock that ticks."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._send, self._receive = trio.open_memory_channel[Callable[[], Awaitable[None]]](
+            float("inf")
+        )
+        self.clock = time.monotonic
+
+    def _soon(self, job: Callable[[], Awaitable[None]]) -> None:
+        self._send.send_nowait(job)
+
+    # -- what others leave to be done ------------------------------------------------------------
+
+    def dispose_if_unused(self, obj: LocalObject) -> None:
+        """Removes `obj`'s files if nothing needs it."""
+        node = self._core.tree.by_object.get(obj.id)
+        if self._core.unused(obj):
+            self._soon(lambda: self._core.dispose(obj))
+        if node is not None and obj.pending == 0:
+            left = self._core.tree.discard_if_unused(node)
+            if left is not None and left is not obj:
+                self._soon(lambda: self._core.dispose(left))
+
+    def dispose(self, obj: LocalObject) -> None:
+        """Removes the files of an object that is out of the tree already."""
+        self._soon(lambda: self._core.dispose(obj))
+
+    def forget_clean(self, inode: int) -> None:
+        """The shared file `inode` is gone: its local copy goes too."""
+
+        async def job() -> None:
+            record = await self._core.journal.clean_copy(inode)
+            if record is not None:
+                await self._drop_clean(record)
+
+        self._soon(job)
+
+    def sign_again(self, st: os.stat_result, *, times: bool) -> None:
+        """We changed attributes of a shared file: its local copy is still good (G10)."""
+        fresh = Signature.of(st)
+
+        async def job() -> None:
+            record = await self._core.journal.clean_copy(fresh.inode)
+            if record is None:
+                return
+            old = record.signature
+            if old.size == fresh.size and (times or old.mtime_ns == fresh.mtime_ns):
+                self._core.journal.post(SaveClean(dataclasses.replace(record, signature=fresh)))
+
+        self._soon(job)
+
+    # -- running -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._jobs)
+            nursery.start_soon(self._ticks)
+            nursery.start_soon(self._sweep_orphans)
+
+    async def _jobs(self) -> None:
+        async for job in self._receive:
+            try:
+                await job()
+            except OSError as error:
+                log.warning("cleaning up: %s", error)
+
+    async def _ticks(self) -> None:
+        while True:
+            await trio.sleep(TICK_SECONDS)
+            self._settle_times()
+            await self.make_room(0)
+
+    def _settle_times(self) -> None:
+        now = self.clock()
+        for directory in list(self._core.touched):
+            state = self._core.tree.directories.get(directory)
+            if state is None:
+                self._core.touched.discard(directory)
+            elif not state.entries and state.settled <= now:
+                state.changed_ns = 0
+                self._core.touched.discard(directory)
+
+    # -- capacity ------------------------------------------------------------------------------
+
+    async def make_room(self, wanted: int) -> bool:
+        """Evicts clean, closed copies, least recently used first; whether any went.
+
+        Above the watermark, or for `wanted` bytes that did not fit. Nothing pending is touched.
+        """
+        core = self._core
+        total, free = await core.local(core.store.usage)
+        missing = wanted + int(total * (1 - core.settings.watermark)) - free
+        if missing <= 0 and not wanted:
+            return False
+        evicted = 0
+        for record in await core.journal.clean_victims(VICTIMS):
+            if evicted and evicted >= missing:
+                break
+            if record.object not in core.tree.objects:
+                await self._drop_clean(record)
+                evicted += max(1, record.bytes)
+        return evicted > 0
+
+    async def _drop_clean(self, record: CleanRecord) -> None:
+        core = self._core
+        await core.journal.post(DropClean(record.signature.inode)).written()
+        obj = core.tree.objects.get(record.object)
+        if obj is not None:
+            obj.clean = False  # its last user removes it
+        else:
+            await core.local(core.store.remove, record.object)
+
+    async def _sweep_orphans(self) -> None:
+        """Removes objects that a killed daemon left and no row names."""
+        core = self._core
+        known = set(core.tree.objects)
+        ids = await core.local(lambda: list(core.store.ids()))
+        known |= core.tree.objects.keys()
+        orphans = [id_ for id_ in ids if id_ not in known]
+        if not orphans:
+            return
+        kept = await core.journal.clean_objects(orphans)
+        for id_ in orphans:
+            if id_ not in kept:
+                await core.local(core.store.remove, id_)

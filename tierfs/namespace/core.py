@@ -1,0 +1,269 @@
+"""What all modules of the namespace share: the rooms below, threads, and the issue of ops."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from tierfs.journal import (
+    Change,
+    DropDirectory,
+    DropObject,
+    DropOp,
+    Journal,
+    SaveDirectory,
+    SaveObject,
+    SaveOp,
+    Ticket,
+    TouchClean,
+)
+from tierfs.local import ObjectStore
+from tierfs.model import (
+    ROOT,
+    DirectoryRecord,
+    Kind,
+    Name,
+    ObjectId,
+    ObjectRecord,
+    Op,
+    OpKind,
+    OpState,
+    Phase,
+    new_object_id,
+)
+from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
+from tierfs.namespace.tree import Tree
+from tierfs.order import Backlog
+from tierfs.osio import OS
+from tierfs.shared import Place, Places, SharedTier
+from tierfs.writeback import WriteBack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSettings:
+    """Times in seconds.
+
+    Attributes:
+        mkdir_wait: how long mkdir waits for the shared tier before it is queued (DESIGN 4).
+        watermark: share of the local tier above which clean copies are evicted.
+    """
+
+    mkdir_wait: float = 0.2
+    watermark: float = 0.85
+
+
+class Core:
+    """The rooms below the namespace, and the few steps that every change of a name takes."""
+
+    def __init__(
+        self,
+        os_: OS,
+        store: ObjectStore,
+        journal: Journal,
+        backlog: Backlog,
+        places: Places,
+        shared: SharedTier,
+        local_limiter: trio.CapacityLimiter,
+        shared_limiter: trio.CapacityLimiter,
+        settings: NamespaceSettings,
+    ) -> None:
+        self.os = os_
+        self.store = store
+        self.journal = journal
+        self.backlog = backlog
+        self.places = places
+        self.shared = shared
+        self.settings = settings
+        self._local_limiter = local_limiter
+        self._shared_limiter = shared_limiter
+        root = places.record(ROOT)
+        assert root is not None
+        assert root.inode is not None
+        self.touched: set[ObjectId] = set()
+        self.tree = Tree(root.inode, self._directories_gone)
+        self.writeback: WriteBack
+
+    # -- threads -------------------------------------------------------------------------------
+
+    async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Runs a blocking call on the local tier in one of its threads."""
+        return await trio.to_thread.run_sync(call, *args, limiter=self._local_limiter)
+
+    async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Runs a blocking call on the shared tier in one of its threads."""
+        return await trio.to_thread.run_sync(call, *args, limiter=self._shared_limiter)
+
+    def place(self, directory: ObjectId) -> Place:
+        """Where `directory` stands on the shared tier now, to be checked when it is opened."""
+        record = self.places.record(directory)
+        if record is None or record.inode is None:
+            raise OSError(errno.ESTALE, "directory is not on the shared tier", str(directory))
+        return self.places.place(directory)
+
+    # -- objects -------------------------------------------------------------------------------
+
+    def add_object(self, kind: Kind, content: Content, id_: ObjectId | None = None) -> LocalObject:
+        """A new object; its files, if it has any, are made by the caller."""
+        obj = LocalObject(id_ or new_object_id(), kind, content)
+        self.tree.objects[obj.id] = obj
+        return obj
+
+    def object_of(self, node: Node) -> LocalObject:
+        """The object that ops on `node` name; a reference when it has none yet."""
+        if node.object is None:
+            obj = self.add_object(node.kind, Content.NONE, node.directory)
+            self.tree.switch_object(node, obj)
+            return obj
+        return node.object
+
+    async def dispose(self, obj: LocalObject) -> None:
+        """Removes the files of an object that no name, handle or op needs."""
+        if obj.fd >= 0:
+            fd, obj.fd = obj.fd, -1
+            await self.local(self.os.close, "object.close", fd)
+        if obj.content is not Content.NONE and not obj.clean:
+            await self.local(self.store.remove, obj.id)
+
+    def touch_clean(self, inode: int) -> None:
+        """The clean copy of shared inode `inode` was used just now."""
+        self.journal.post(TouchClean(inode, time.time_ns()))
+
+    def unused(self, obj: LocalObject) -> bool:
+        """Whether nothing needs `obj` any more; if so it is taken out of the tree."""
+        if obj.pending or obj.users:
+            return False
+        node = self.tree.by_object.get(obj.id)
+        if node is not None and node.object is obj:
+            if node.shared is None and (node.lookups or node.handles):
+                return False  # unlinked, and the kernel still asks for it
+            self.tree.switch_object(node, None)
+        self.tree.objects.pop(obj.id, None)
+        return True
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def issue(
+        self,
+        kind: OpKind,
+        obj: LocalObject,
+        parent: DirectoryState,
+        name: Name,
+        *,
+        source: tuple[DirectoryState, Name] | None = None,
+        state: OpState = OpState.PENDING,
+        base_inode: int | None = None,
+        overwrites: bool = False,
+        fields: tuple[str, ...] = (),
+        flags: int = 0,
+        targets: tuple[ObjectId, ...] = (),
+    ) -> tuple[Op, Ticket]:
+        """Issues an op: it is in the backlog and its row is posted; no await in between."""
+        now = time.time_ns()
+        scope = self.tree.scope(parent.id)
+        op = Op(
+            row=self.journal.next_row(), number=self.journal.next_number(), kind=kind,
+            object=obj.id, parent=parent.id, name=name, timestamp_ns=now, state=state,
+            changed_ns=0 if kind is OpKind.SETATTR else now, base_inode=base_inode,
+            overwrites=overwrites, fields=fields, flags=flags, scope=scope,
+            path=(*self.tree.path(parent.id), name), targets=targets,
+        )  # fmt: skip
+        if source is not None:
+            op.parent2, op.name2 = source[0].id, source[1]
+            op.scope2 = self.tree.scope(source[0].id)
+            op.path2 = (*self.tree.path(source[0].id), source[1])
+        if op.state is OpState.PENDING:
+            op.first = op.number
+        obj.pending += 1
+        if kind is OpKind.PUT:
+            obj.put = op
+        changes = self._pin(op)
+        changes.append(SaveObject(self._record(obj, base_inode)))
+        changes.append(SaveOp(op))
+        self.backlog.add(op)
+        if op.changed_ns:
+            for changed in (parent, source[0]) if source else (parent,):
+                self.touch(changed, now)
+        return op, self.journal.post(*changes)
+
+    def touch(self, state: DirectoryState, now_ns: int) -> None:
+        """A name in `state` changed at `now_ns`: that is its mtime."""
+        state.changed_ns = now_ns
+        self.touched.add(state.id)
+
+    def _record(self, obj: LocalObject, base_inode: int | None) -> ObjectRecord:
+        return ObjectRecord(obj.id, obj.kind, obj.content is Content.DATA, base_inode)
+
+    def _pin(self, op: Op) -> list[Change]:
+        changes: list[Change] = []
+        for directory in self.tree.pin(op):
+            record = self.places.record(directory)
+            if directory != ROOT and record is not None:
+                changes.append(SaveDirectory(record))
+        return changes
+
+    def _unpin(self, op: Op) -> list[Change]:
+        idle = [directory for directory in self.tree.unpin(op) if directory != ROOT]
+        for directory in idle:
+            self.tree.release_directory(directory)
+        return [DropDirectory(directory) for directory in idle]
+
+    def retarget(self, op: Op, parent: DirectoryState, name: Name, *, overwrites: bool) -> Ticket:
+        """Gives a pending op another name (rename of what was not sent yet)."""
+        self.tree.unpin(op)
+        number = self.journal.next_number()
+        scope = self.tree.scope(parent.id)
+        op.overwrites = overwrites
+        self.backlog.retarget(
+            op, parent.id, name, scope, (*self.tree.path(parent.id), name), number
+        )
+        op.changed_ns = time.time_ns()
+        self.touch(parent, op.changed_ns)
+        changes = self._pin(op)
+        return self.journal.post(*changes, SaveOp(op))
+
+    def close_op(self, op: Op) -> list[Change]:
+        """`op` is committed or dropped: what the journal has to forget. Synchronous."""
+        changes: list[Change] = [*self._unpin(op), DropOp(op.row)]
+        obj = self.tree.objects.get(op.object)
+        if obj is not None:
+            obj.pending -= 1
+            if obj.put is op:
+                obj.put = None
+            if obj.pending == 0:
+                changes.append(DropObject(obj.id))
+        return changes
+
+    def drop_op(self, op: Op) -> Ticket:
+        """Takes a pending op back (it cancels with a later one)."""
+        self.backlog.remove(op)
+        self.writeback.cancel(op)
+        return self.journal.post(*self.close_op(op))
+
+    def droppable(self, op: Op) -> bool:
+        """Whether `op` may be taken back: not begun, and nothing issued later waits for it."""
+        return op.phase is Phase.QUEUED and not self.backlog.depended(op)
+
+    def _directories_gone(self, gone: list[ObjectId]) -> None:
+        for directory in gone:
+            self.places.forget(directory)
+
+    def pending_directory(self, directory: ObjectId, parent: ObjectId, name: Name) -> None:
+        """Notes a directory that its MKDIR will make on the shared tier."""
+        self.places.add(DirectoryRecord(directory, parent, name))
+
+    def directory_record(self, directory: ObjectId, location: Location, *, tagged: bool) -> None:
+        """Notes where a directory was seen on the shared tier."""
+        known = self.places.record(directory)
+        if known is None:
+            record = DirectoryRecord(
+                directory, location.directory, location.name, location.inode, tagged
+            )
+            self.places.add(record)

@@ -1,0 +1,66 @@
+"""The file system without FUSE: its parts, put together."""
+
+from __future__ import annotations
+
+import os
+
+from tierfs.model import JournalSnapshot, Op
+from tierfs.namespace.attributes import AttributeCalls
+from tierfs.namespace.chores import Chores
+from tierfs.namespace.core import Core
+from tierfs.namespace.data import Data
+from tierfs.namespace.files import Files
+from tierfs.namespace.inheritance import Inheritance
+from tierfs.namespace.listing import Listings
+from tierfs.namespace.lookup import Lookup
+from tierfs.namespace.names import Names
+from tierfs.namespace.outcome import Outcomes
+from tierfs.namespace.recovery import restore
+from tierfs.writeback import WriteBack
+
+
+class FileSystem:
+    """What a mount offers, for `kernel` to serve and `control` to report on.
+
+    Attributes:
+        lookup, files, names, listings, attributes: the calls of a file system by concern.
+        outcomes: what the write-back calls at the end of an op.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.tree = core.tree
+        self.chores = Chores(core)
+        self.lookup = Lookup(core)
+        self.inheritance = Inheritance(core, self.lookup)
+        self.data = Data(core, self.lookup, self.chores.make_room)
+        self.files = Files(core, self.lookup, self.data, self.inheritance)
+        self.listings = Listings(core, self.lookup, self.forget)
+        self.names = Names(core, self.lookup, self.files, self.listings, self.inheritance)
+        self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
+        self.outcomes = Outcomes(core, self.chores)
+
+    def start(self, writeback: WriteBack, snapshot: JournalSnapshot) -> None:
+        """Takes up what the journal holds. Blocking, O(pending)."""
+        self.core.writeback = writeback
+        restore(self.core, snapshot)
+
+    def submit_restored(self, ops: list[Op]) -> None:
+        """Hands the restored ops to the write-back."""
+        for op in ops:
+            if not op.is_open and op in self.core.backlog:
+                self.core.writeback.submit(op)
+
+    async def run(self) -> None:
+        """Does what is done behind; until cancelled."""
+        await self.chores.run()
+
+    async def statfs(self) -> os.statvfs_result:
+        """Space of the shared tier."""
+        return await self.core.on_shared(self.core.shared.statvfs)
+
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel forgot a node."""
+        unused = self.tree.forget(ino, count)
+        if unused is not None:
+            self.chores.dispose(unused)

@@ -1,0 +1,150 @@
+"""Listings: the shared tier's names and the overlay's, merged once at opendir.
+
+A listing is a snapshot, so its positions stay what they are (seekdir) whatever is committed, made
+or removed meanwhile; commits during the merge itself are caught by a watcher of the directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tierfs.errors import DirectoryGone
+from tierfs.model import Attributes, Name
+from tierfs.namespace.core import Core
+from tierfs.namespace.lookup import Lookup, watching
+from tierfs.namespace.nodes import DirectoryState, Node
+
+BATCH = 64
+"""Entries whose attributes are asked for in one thread call."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """An open directory.
+
+    Attributes:
+        names: its snapshot, None before the first read.
+        ahead: by position, what is ready to be told; each holds a lookup of its node.
+    """
+
+    number: int
+    state: DirectoryState
+    names: list[Name] | None = None
+    ahead: dict[int, tuple[Node, Attributes]] = field(default_factory=dict)
+
+
+class Listings:
+    """Open directories."""
+
+    def __init__(
+        self, core: Core, lookup: Lookup, forget: Callable[[int, int], None]
+    ) -> None:
+        self._core = core
+        self._lookup = lookup
+        self._forget = forget
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Listing] = {}
+
+    def open(self, state: DirectoryState) -> Listing:
+        """Opens a directory for reading."""
+        listing = Listing(next(self._numbers), state)
+        self._open[listing.number] = listing
+        return listing
+
+    def get(self, number: int) -> Listing:
+        """The open directory `number`; OSError(EBADF)."""
+        try:
+            return self._open[number]
+        except KeyError:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+
+    def release(self, number: int) -> None:
+        """Closes an open directory."""
+        listing = self._open.pop(number, None)
+        if listing is not None:
+            self._let_go(listing)
+
+    def _let_go(self, listing: Listing) -> None:
+        for node, _ in listing.ahead.values():
+            self._forget(node.ino, 1)
+        listing.ahead.clear()
+
+    async def names(self, state: DirectoryState) -> list[Name]:
+        """All names of a directory, each once."""
+        overlay = {name: entry.object is not None for name, entry in state.entries.items()}
+        names: dict[Name, None] = {}
+        with watching(state) as changed:
+            for name in await self._shared_names(state):
+                names[name] = None
+        for name, there in {**overlay, **changed}.items():
+            if there:
+                names[name] = None
+            else:
+                names.pop(name, None)
+        return list(names)
+
+    async def _shared_names(self, state: DirectoryState) -> list[Name]:
+        core = self._core
+        while core.places.exists(state.id):
+            place = core.place(state.id)
+            try:
+                return [item[0] for item in await core.on_shared(core.shared.listing, place)]
+            except DirectoryGone:
+                if core.places.exists(state.id) and place != core.place(state.id):
+                    continue  # our own rename of it was committed meanwhile
+                raise
+        return []
+
+    async def is_empty(self, state: DirectoryState) -> bool:
+        """Whether a directory has no names."""
+        return not state.shows_any() and not await self.names(state)
+
+    async def batch(self, listing: Listing, start: int) -> list[tuple[int, Name]]:
+        """Positions and names from `start` on, with nodes and attributes fetched ahead."""
+        if listing.names is None or start == 0:
+            listing.names = await self.names(listing.state)
+            self._let_go(listing)
+        part = list(enumerate(listing.names[start : start + BATCH], start))
+        await self._fetch(listing, [(i, name) for i, name in part if i not in listing.ahead])
+        return part
+
+    async def _fetch(self, listing: Listing, wanted: list[tuple[int, Name]]) -> None:
+        state, core = listing.state, self._core
+        ask = []
+        for position, name in wanted:
+            try:
+                node = self._lookup.in_overlay(state, name)
+            except FileNotFoundError:
+                continue
+            if node is None:
+                ask.append((position, name))
+                continue
+            await self._hold(listing, position, node, None)
+        if not ask or not core.places.exists(state.id):
+            return
+        place = core.place(state.id)
+        with watching(state) as changed:
+            found = await core.on_shared(core.shared.stat_many, place, [name for _, name in ask])
+        for (position, name), entry in zip(ask, found, strict=True):
+            if name in changed:
+                await self._fetch(listing, [(position, name)])
+            elif entry is not None:
+                node = self._lookup.adopt(state, name, entry)
+                await self._hold(listing, position, node, entry.st)
+
+    async def _hold(
+        self, listing: Listing, position: int, node: Node, st: os.stat_result | None
+    ) -> None:
+        """Keeps a node and its attributes ready; the lookup is the kernel's once it is told."""
+        node.lookups += 1
+        try:
+            attributes = await self._lookup.attributes(node, st)
+        except OSError:
+            self._forget(node.ino, 1)
+            return
+        if listing.ahead.setdefault(position, (node, attributes))[0] is not node:
+            self._forget(node.ino, 1)

@@ -1,0 +1,166 @@
+"""Finding what a name leads to, and what stat(2) says of it (G10).
+
+A name is looked for in the overlay first, then on the shared tier; nothing is remembered of names
+that are not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tierfs.errors import DirectoryGone
+from tierfs.model import Attributes, Kind, Name, ObjectId
+from tierfs.namespace.core import Core
+from tierfs.namespace.nodes import Content, DirectoryState, Location, Node
+from tierfs.order import names
+from tierfs.shared import Entry as SharedEntry
+
+
+@contextmanager
+def watching(state: DirectoryState) -> Iterator[dict[Name, bool]]:
+    """Collects the names whose overlay entry changes meanwhile: name → it is there now."""
+    seen: dict[Name, bool] = {}
+    state.watchers.append(seen)
+    try:
+        yield seen
+    finally:
+        # by identity: two watchers that saw the same are equal
+        state.watchers[:] = [watcher for watcher in state.watchers if watcher is not seen]
+
+
+class Lookup:
+    """Names to nodes, nodes to attributes."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._tree = core.tree
+
+    async def resolve(self, state: DirectoryState, name: Name) -> Node:
+        """The node that has `name`; OSError(ENOENT). Nothing is awaited after it is decided."""
+        node, _ = await self.resolve_with_stat(state, name)
+        return node
+
+    async def find(self, state: DirectoryState, name: Name) -> Node | None:
+        """Like `resolve`, but None when there is no such name."""
+        try:
+            return await self.resolve(state, name)
+        except FileNotFoundError:
+            return None
+
+    async def resolve_with_stat(
+        self, state: DirectoryState, name: Name
+    ) -> tuple[Node, os.stat_result | None]:
+        """The node and, if the shared tier was asked, what it said."""
+        if len(name) > 255:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fsdecode(name))
+        while True:
+            if (decided := self.in_overlay(state, name)) is not None:
+                return decided, None
+            if not self._core.places.exists(state.id):
+                raise missing(name)
+            place = self._core.place(state.id)
+            with watching(state) as changed:
+                try:
+                    found = await self._core.on_shared(self._core.shared.lookup, place, name)
+                except DirectoryGone:
+                    if self._core.places.exists(state.id) and place != self._core.place(state.id):
+                        continue  # our own rename of it was committed meanwhile
+                    raise
+            if name in changed:
+                continue
+            if found is None:
+                raise missing(name)
+            return self.adopt(state, name, found), found.st
+
+    def in_overlay(self, state: DirectoryState, name: Name) -> Node | None:
+        """The node that the overlay has under `name`; ENOENT for a whiteout; None: ask further."""
+        if state.removed:
+            raise missing(name)
+        entry = state.entries.get(name)
+        if entry is None:
+            return None
+        if entry.object is None:
+            raise missing(name)
+        return self._tree.node_of_object(entry.object)
+
+    async def target(self, node: Node) -> bytes:
+        """Where a symbolic link points."""
+        core, obj = self._core, node.object
+        if obj is not None and obj.content is Content.DATA:
+            return await core.local(core.store.target, obj.id)
+        directory, name, inode = self.shared_location(node)
+        found = await core.on_shared(core.shared.lookup, core.place(directory), name)
+        if found is None or found.target is None or found.st.st_ino != inode:
+            raise OSError(errno.ESTALE, "changed on the shared tier", os.fsdecode(name))
+        return found.target
+
+    def adopt(self, state: DirectoryState, name: Name, found: SharedEntry) -> Node:
+        """The node of an entry that was seen on the shared tier."""
+        location = Location(state.id, name, found.st.st_ino)
+        kind = Kind.of_mode(found.st.st_mode)
+        if names.role(name) is names.Role.COMMIT:
+            state.vouched = True
+        node = self._tree.node_of_shared(kind, location, found.directory_id)
+        if node.directory is not None:
+            tagged = found.directory_id == node.directory
+            self._core.directory_record(node.directory, location, tagged=tagged)
+        return node
+
+    # -- attributes ----------------------------------------------------------------------------
+
+    async def attributes(self, node: Node, st: os.stat_result | None = None) -> Attributes:
+        """What stat(2) says of `node`; `st` spares the question when it was just asked."""
+        obj = node.object
+        if obj is not None and obj.content is not Content.NONE:
+            if obj.attributes is None:
+                told = await self._core.local(self._core.store.attributes, obj.id)
+                obj.attributes = dataclasses.replace(told, kind=obj.kind)
+            attributes = obj.attributes
+        else:
+            attributes = Attributes.of(st if st is not None else await self._shared_stat(node))
+        if node.directory is not None:
+            return self._directory_attributes(node.directory, attributes)
+        if node.unlinked:
+            return dataclasses.replace(attributes, nlink=0)
+        if len(node.names) > attributes.nlink or (obj is not None and obj.content is Content.DATA):
+            return dataclasses.replace(attributes, nlink=max(1, len(node.names)))
+        return attributes
+
+    def _directory_attributes(self, directory: ObjectId, attributes: Attributes) -> Attributes:
+        state = self._tree.directories[directory]
+        if state.changed_ns == 0:
+            return attributes
+        # The write-back gives this time to the shared directory when nothing is pending in it.
+        return dataclasses.replace(
+            attributes,
+            mtime_ns=state.changed_ns,
+            ctime_ns=max(state.changed_ns, attributes.ctime_ns),
+        )
+
+    async def _shared_stat(self, node: Node) -> os.stat_result:
+        shared = self._core.shared
+        for handle in node.handles:
+            if handle.shared_fd >= 0:
+                return await self._core.on_shared(self._core.os.fstat, "getattr.fstat", handle.shared_fd)
+        directory, name, inode = self.shared_location(node)
+        found = await self._core.on_shared(shared.lookup, self._core.place(directory), name)
+        if found is None or (inode is not None and found.st.st_ino != inode):
+            raise OSError(errno.ESTALE, "changed on the shared tier", os.fsdecode(name))
+        return found.st
+
+    def shared_location(self, node: Node) -> tuple[ObjectId, Name, int | None]:
+        """Directory, name (b"": the directory itself) and inode of the committed version."""
+        if node.directory is not None:
+            return node.directory, b"", None
+        if node.shared is None:
+            raise OSError(errno.ESTALE, "gone from the shared tier")
+        return node.shared.directory, node.shared.name, node.shared.inode
+
+
+def missing(name: Name) -> FileNotFoundError:
+    """ENOENT for `name`."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fsdecode(name))

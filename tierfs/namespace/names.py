@@ -1,0 +1,322 @@
+"""Making, moving and taking away names: decided in one synchronous step, then journaled."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import trio
+
+from tierfs.model import Kind, Name, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.namespace.callers import Caller
+from tierfs.namespace.core import Core
+from tierfs.namespace.files import Files
+from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
+from tierfs.namespace.listing import Listings
+from tierfs.namespace.lookup import Lookup, missing
+from tierfs.namespace.nodes import Content, DirectoryState, Entry, LocalObject, Node
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+FOLDED = (OpKind.PUT, OpKind.SYMLINK)
+"""Ops that make a name out of local content: renaming it before it is sent renames the op."""
+
+
+class Names:
+    """The calls that change directories. What makes a node adds the kernel's lookup to it."""
+
+    def __init__(
+        self,
+        core: Core,
+        lookup: Lookup,
+        files: Files,
+        listings: Listings,
+        inheritance: Inheritance,
+    ) -> None:
+        self._inheritance = inheritance
+        self._core = core
+        self._tree = core.tree
+        self._lookup = lookup
+        self._files = files
+        self._listings = listings
+
+    # -- making --------------------------------------------------------------------------------
+
+    async def mkdir(self, state: DirectoryState, name: Name, mode: int, caller: Caller) -> Node:
+        """Makes a directory; waits a little for the shared tier so that other nodes see it."""
+        core = self._core
+        birth = await self._inheritance.of(state, Kind.DIRECTORY, mode, caller)
+        obj = await self._make(state, name, Kind.DIRECTORY, birth)
+        self._tree.add_directory(obj.id, state.id, name)
+        core.pending_directory(obj.id, state.id, name)
+        op = await self._announce(OpKind.MKDIR, obj, state, name)
+        with trio.move_on_after(core.settings.mkdir_wait):
+            await core.writeback.committed(op)
+        return self._tree.by_object[obj.id]
+
+    async def symlink(
+        self, state: DirectoryState, name: Name, target: Name, caller: Caller
+    ) -> Node:
+        """Makes a symbolic link; it is published after all that its target leads to (G3)."""
+        birth = await self._inheritance.of(state, Kind.SYMLINK, 0o777, caller)
+        reach = await self.targets(state, target)
+        obj = await self._make(state, name, Kind.SYMLINK, birth, target)
+        await self._announce(OpKind.SYMLINK, obj, state, name, reach)
+        return self._tree.by_object[obj.id]
+
+    async def mknod(self, state: DirectoryState, name: Name, mode: int, caller: Caller) -> Node:
+        """Makes a regular file without opening it; other kinds are refused (DEVIATIONS)."""
+        if Kind.of_mode(mode) is not Kind.FILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), os.fsdecode(name))
+        handle = await self._files.create(state, name, mode & 0o7777, os.O_RDWR, caller)
+        await self._files.flush(handle)
+        await self._files.release(handle)
+        return handle.node
+
+    async def _make(
+        self, state: DirectoryState, name: Name, kind: Kind, birth: Birth, target: bytes = b""
+    ) -> LocalObject:
+        core = self._core
+        if state.removed:
+            raise missing(name)
+        obj = core.add_object(kind, Content.DATA)
+        await core.local(make_newborn, core.store, obj, birth, state.id, name, target)
+        obj.xattrs = birth.xattr_names
+        entry = state.entries.get(name)
+        if state.removed or (entry is not None and entry.object is not None):
+            core.unused(obj)
+            await core.dispose(obj)
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        return obj
+
+    async def _announce(
+        self, kind: OpKind, obj: LocalObject, state: DirectoryState, name: Name,
+        targets: tuple[ObjectId, ...] = (),
+    ) -> Op:  # fmt: skip
+        entry = state.entries.get(name)
+        op, ticket = self._core.issue(kind, obj, state, name, targets=targets)
+        state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
+        node = self._tree.node_of_object(obj)
+        node.names.add((state.id, name))
+        node.lookups += 1
+        await ticket.written()
+        self._core.writeback.submit(op)
+        return op
+
+    async def link(self, node: Node, state: DirectoryState, name: Name) -> None:
+        """Gives a file one more name."""
+        source = node.a_name()
+        if source is None or state.removed:
+            raise missing(name)
+        if await self._lookup.find(state, name) is not None:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        source = node.a_name()
+        if source is None or state.removed:
+            raise missing(name)
+        core = self._core
+        obj = core.object_of(node)
+        entry = state.entries.get(name)
+        op, ticket = core.issue(
+            OpKind.LINK, obj, state, name,
+            source=(self._tree.directories[source[0]], source[1]),
+            base_inode=node.shared.inode if node.shared else None,
+        )  # fmt: skip
+        state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
+        node.names.add((state.id, name))
+        node.lookups += 1
+        obj.attributes = None
+        await ticket.written()
+        core.writeback.submit(op)
+
+    async def targets(self, state: DirectoryState, target: Name) -> tuple[ObjectId, ...]:
+        """The deepest directory that `target`, seen from `state`, leads through (its cover)."""
+        if target.startswith(b"/"):
+            return ()
+        at = state
+        for name in target.split(b"/"):
+            if name == b"..":
+                at = self._tree.directories[at.parent or at.id]
+            elif name not in (b"", b"."):
+                node = await self._lookup.find(at, name)
+                if node is None or node.directory is None:
+                    break
+                at = self._tree.directories[node.directory]
+        return (at.id,)
+
+    # -- taking away ---------------------------------------------------------------------------
+
+    async def unlink(self, state: DirectoryState, name: Name) -> None:
+        """Removes a name; open handles of the file go on."""
+        node = await self._lookup.resolve(state, name)
+        if node.kind is Kind.DIRECTORY:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(name))
+        await self._take(OpKind.UNLINK, state, name, node)
+
+    async def rmdir(self, state: DirectoryState, name: Name) -> None:
+        """Removes an empty directory."""
+        node = await self._lookup.resolve(state, name)
+        if node.directory is None:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
+        inner = self._tree.directories[node.directory]
+        if not await self._listings.is_empty(inner):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
+        if self._tree.by_object.get(inner.id) is not node or inner.shows_any():
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
+        inner.removed = True
+        await self._take(OpKind.RMDIR, state, name, node)
+
+    async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
+        core = self._core
+        shared_inode, obj = self._detach(state, name, node)
+        ticket = None
+        if shared_inode is not None or core.backlog.of_name(state.id, name) is not None:
+            obj = obj or core.object_of(node)
+            if kind is OpKind.UNLINK and state.vouched:
+                core.backlog.note_commit_names(state.id)
+            made_before = core.backlog.of_name(state.id, name) is not None
+            op, ticket = core.issue(
+                kind, obj, state, name, base_inode=None if made_before else shared_inode
+            )
+            state.put(name, Entry(None, op, shared_inode))
+            core.writeback.submit(op)
+        else:
+            state.forget(name)
+        if obj is not None and core.unused(obj):
+            await core.dispose(obj)
+        if ticket is not None:
+            await ticket.written()
+
+    def _detach(
+        self, state: DirectoryState, name: Name, node: Node
+    ) -> tuple[int | None, LocalObject | None]:
+        """Takes `name` from `node` and cancels what would have made it, where that is safe.
+
+        Returns the inode that the shared tier has under the name, and the node's object.
+        """
+        core = self._core
+        entry = state.entries.get(name)
+        if entry is None:
+            shared_inode = node.shared.inode if node.shared else None
+        else:
+            shared_inode = entry.shared_inode
+            op = entry.op
+            mine = (op.parent, op.name) == (state.id, name)
+            makes = op.kind in (OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.MKDIR)
+            if mine and makes and core.droppable(op):
+                core.drop_op(op)
+        node.names.discard((state.id, name))
+        if node.object is not None:
+            node.object.attributes = None
+        node.unlinked = not node.names
+        return shared_inode, node.object
+
+    # -- moving --------------------------------------------------------------------------------
+
+    async def rename(
+        self, old: DirectoryState, old_name: Name, new: DirectoryState, new_name: Name, flags: int
+    ) -> None:
+        """Moves a name, over an existing one if need be (rename(2), RENAME_NOREPLACE)."""
+        if flags & ~RENAME_NOREPLACE:
+            raise OSError(errno.EINVAL, "only RENAME_NOREPLACE is supported")
+        if new.removed:
+            raise missing(new_name)
+        while True:
+            marks = (old.changes, new.changes)
+            node = await self._lookup.resolve(old, old_name)
+            target = await self._lookup.find(new, new_name)
+            if target is not None:
+                await self._check_replace(node, target, new_name, flags)
+            if (old.changes, new.changes) == marks:
+                break
+        if target is node:
+            return
+        if node.directory is not None and self._tree.is_within(new.id, node.directory):
+            raise OSError(errno.EINVAL, "cannot move a directory into itself")
+        op = self._move(old, old_name, new, new_name, node, target)
+        await self._core.journal.post().written()
+        if op.kind in FOLDED and node.object is not None:
+            await self._core.local(self._core.store.relabel, node.object.id, new.id, new_name)
+        if not op.is_open and op.state is not OpState.CLOSED:
+            self._core.writeback.submit(op)
+        await self._settle(target)
+
+    async def _check_replace(self, node: Node, target: Node, name: Name, flags: int) -> None:
+        if flags & RENAME_NOREPLACE:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        if target is node:
+            return
+        if target.directory is not None:
+            if node.directory is None:
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(name))
+            inner = self._tree.directories[target.directory]
+            if not await self._listings.is_empty(inner):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
+        elif node.directory is not None:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
+
+    def _move(
+        self, old: DirectoryState, old_name: Name, new: DirectoryState, new_name: Name,
+        node: Node, target: Node | None,
+    ) -> Op:  # fmt: skip
+        """The synchronous step of a rename; returns the op that will carry it out."""
+        core = self._core
+        there: int | None = None
+        if target is not None:
+            if target.directory is not None:
+                self._tree.directories[target.directory].removed = True
+            there, _ = self._detach(new, new_name, target)
+        elif (under := new.entries.get(new_name)) is not None:
+            there = under.shared_inode
+        overwrites = there is not None or core.backlog.of_name(new.id, new_name) is not None
+        source = old.entries.get(old_name)
+        here = source.shared_inode if source is not None else (
+            node.shared.inode if node.shared is not None else None
+        )
+        op = source.op if source is not None else None
+        if op is not None and self._foldable(op, old, old_name):
+            core.retarget(op, new, new_name, overwrites=overwrites)
+            self._vacate(old, old_name, here, node)
+        else:
+            moved = core.object_of(node)
+            inode = node.shared.inode if node.shared and moved.put is None else None
+            op, _ = core.issue(
+                OpKind.RENAME, moved, new, new_name, source=(old, old_name),
+                base_inode=inode, overwrites=overwrites,
+            )  # fmt: skip
+            old.put(old_name, Entry(None, op, here))
+        obj = node.object
+        assert obj is not None
+        new.put(new_name, Entry(obj, op, there))
+        node.names.discard((old.id, old_name))
+        node.names.add((new.id, new_name))
+        if node.directory is not None:
+            self._tree.move_directory(self._tree.directories[node.directory], new.id, new_name)
+        core.touch(old, op.changed_ns)
+        return op
+
+    def _foldable(self, op: Op, state: DirectoryState, name: Name) -> bool:
+        return (
+            op.kind in FOLDED
+            and (op.parent, op.name) == (state.id, name)
+            and op.phase is not Phase.PUBLISHING
+            and not self._core.backlog.depended(op)
+        )
+
+    def _vacate(self, state: DirectoryState, name: Name, here: int | None, node: Node) -> None:
+        """The name that a folded op left: what the shared tier has there has to go."""
+        core = self._core
+        if here is None and core.backlog.of_name(state.id, name) is None:
+            state.forget(name)
+            return
+        op, _ = core.issue(
+            OpKind.UNLINK, core.add_object(node.kind, Content.NONE), state, name, base_inode=here
+        )
+        state.put(name, Entry(None, op, here))
+        core.writeback.submit(op)
+
+    async def _settle(self, target: Node | None) -> None:
+        if target is None:
+            return
+        obj = target.object
+        if obj is not None and self._core.unused(obj):
+            await self._core.dispose(obj)

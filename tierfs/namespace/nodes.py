@@ -1,0 +1,189 @@
+"""The things that the namespace is made of: nodes, local objects, overlay entries, handles.
+
+Plain state. Every change to it happens in one synchronous step (see docs/CONCURRENCY.md).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import trio
+
+from tierfs.model import Attributes, Kind, Name, ObjectId, Op, Signature
+
+
+class Content(enum.Enum):
+    """What of an object is on the local tier."""
+
+    NONE = "none"  # a reference: content and attributes are those of the shared entry
+    STUB = "stub"  # attributes are local, content is that of the shared entry
+    DATA = "data"  # everything is local
+
+
+@dataclass(slots=True)
+class Location:
+    """Where a committed entry stands on the shared tier now."""
+
+    directory: ObjectId
+    name: Name
+    inode: int
+
+
+@dataclass(slots=True, eq=False)
+class LocalObject:
+    """An object that pending ops or open files need.
+
+    Attributes:
+        attributes: what the local tier says of it; None when it has to be asked again.
+        fd: one descriptor that all handles share, positioned I/O only; -1 when closed.
+        users: handles that use `fd`.
+        writers: handles open for writing.
+        dirty: written since the last FLUSH.
+        pending: ops that need it.
+        put: the op that will send its content, if one is pending.
+        supersedes: op of the state before, until this one is closed.
+        origin: state of the shared file that it was copied from.
+        clean: a CleanRecord of the journal refers to it.
+        xattrs: the names of its xattrs, None when they have to be asked for.
+    """
+
+    id: ObjectId
+    kind: Kind
+    content: Content
+    attributes: Attributes | None = None
+    fd: int = -1
+    users: int = 0
+    writers: int = 0
+    dirty: bool = False
+    pending: int = 0
+    put: Op | None = None
+    supersedes: Op | None = None
+    origin: Signature | None = None
+    clean: bool = False
+    xattrs: frozenset[bytes] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """What the kernel knows under one nodeid.
+
+    Attributes:
+        ino: nodeid and st_ino; never used again while the mount lives.
+        lookups: how many the kernel holds; it may be above, never below, what the kernel counts.
+        directory: the directory id, of directories.
+        object: the local object that answers for it, if it has one.
+        shared: where its committed version stands, if there is one (of a directory only the
+            inode counts: `shared.Places` knows where it stands).
+        names: the names it has in the mount, as far as they are known here.
+        unlinked: the last name is gone; open handles go on.
+        seen: signature of the shared file at the last open: the kernel's pages are of that state.
+    """
+
+    ino: int
+    kind: Kind
+    lookups: int = 0
+    directory: ObjectId | None = None
+    object: LocalObject | None = None
+    shared: Location | None = None
+    names: set[tuple[ObjectId, Name]] = field(default_factory=set)
+    unlinked: bool = False
+    seen: Signature | None = None
+    handles: set[Handle] = field(default_factory=set)
+    lock: trio.Lock = field(default_factory=trio.Lock)
+
+    def a_name(self) -> tuple[ObjectId, Name] | None:
+        """One of its names, None when it has none any more."""
+        return next(iter(self.names), None)
+
+
+@dataclass(slots=True, eq=False)
+class Handle:
+    """An open file.
+
+    Attributes:
+        shared_fd: descriptor of the shared file when it is read from there, else -1.
+        opener: process id of who opened it, 0 if unknown.
+        flushed: its opener has closed it at least once.
+        keep_cache: the kernel's pages of the file are still good.
+    """
+
+    number: int
+    node: Node
+    writable: bool
+    object: LocalObject | None = None
+    shared_fd: int = -1
+    opener: int = 0
+    flushed: bool = False
+    keep_cache: bool = True
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the overlay says of one name.
+
+    Attributes:
+        object: what has the name; None: a whiteout, the name is gone here.
+        op: the last op that concerns the name.
+        shared_inode: inode that the shared tier has under the name now, None if nothing.
+    """
+
+    object: LocalObject | None
+    op: Op
+    shared_inode: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class DirectoryState:
+    """A directory as the mount shows it.
+
+    Attributes:
+        parent, name: its place in the logical tree; None and b"" for the root.
+        entries: the overlay of its names.
+        changes: counts every change of `entries`; who awaited compares it.
+        changed_ns: mtime that the application's own changes gave it, 0 if none are pending.
+        settled: clock value until when `changed_ns` is shown although nothing is pending.
+        children: how many known directories have it as parent.
+        pins: pending ops in its subtree; its record is journaled while there are any.
+        watchers: listings under way; each collects name → there or gone.
+        removed: it was removed here; nothing new may be made in it.
+        vouched: a committed name in it says that it is whole (a commit name of DESIGN 5).
+    """
+
+    id: ObjectId
+    parent: ObjectId | None
+    name: Name
+    entries: dict[Name, Entry] = field(default_factory=dict)
+    changes: int = 0
+    changed_ns: int = 0
+    settled: float = 0.0
+    children: int = 0
+    pins: int = 0
+    watchers: list[dict[Name, bool]] = field(default_factory=list)
+    removed: bool = False
+    vouched: bool = False
+
+    def put(self, name: Name, entry: Entry) -> None:
+        """Sets what the overlay says of `name`."""
+        self.entries[name] = entry
+        self._changed(name, entry.object is not None)
+
+    def drop(self, name: Name) -> None:
+        """The overlay says nothing of `name` any more; the shared tier answers."""
+        entry = self.entries.pop(name, None)
+        if entry is not None:
+            self._changed(name, entry.object is not None)
+
+    def forget(self, name: Name) -> None:
+        """Drops an entry whose name exists nowhere now."""
+        if self.entries.pop(name, None) is not None:
+            self._changed(name, False)
+
+    def shows_any(self) -> bool:
+        """Whether the overlay has a name in it that is there."""
+        return any(entry.object is not None for entry in self.entries.values())
+
+    def _changed(self, name: Name, there: bool) -> None:
+        self.changes += 1
+        for watcher in self.watchers:
+            watcher[name] = there

@@ -1,0 +1,159 @@
+"""What the namespace makes of the end of an op: the shared tier answers for the name from now on.
+
+Called by the write-back in the synchronous step that ends the op; what takes I/O is left to the
+`Chores`, which run behind.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
+from tierfs.model import CleanRecord, ObjectId, Op, OpKind, Signature
+from tierfs.namespace.chores import Chores
+from tierfs.namespace.core import Core
+from tierfs.namespace.nodes import Entry, LocalObject, Location
+from tierfs.order import names
+from tierfs.writeback import Outcome, OutcomeKind
+
+SETTLE_SECONDS = 5.0
+"""How long a directory's own time is shown after its last op, while the write-back sets it."""
+
+
+class Outcomes:
+    """Takes the overlay back, name by name."""
+
+    def __init__(self, core: Core, chores: Chores) -> None:
+        self._core = core
+        self._tree = core.tree
+        self._chores = chores
+
+    def __call__(self, outcome: Outcome) -> Sequence[Change]:
+        """The end of an op; returns what the journal has to note of it."""
+        op = outcome.op
+        obj = self._tree.objects.get(op.object)
+        changes: list[Change] = []
+        if outcome.kind is OutcomeKind.COMMITTED:
+            changes += self._committed(op, obj, outcome.st)
+        else:
+            self._dropped(op)
+        left = outcome.st.st_ino if outcome.st is not None else None
+        changes += self._settle_name(op.parent, op.name, op, left)
+        if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
+            changes += self._settle_name(op.parent2, op.name2, op, None)
+        changes += self._core.close_op(op)
+        if obj is not None:
+            self._chores.dispose_if_unused(obj)
+        return changes
+
+    def _committed(
+        self, op: Op, obj: LocalObject | None, st: os.stat_result | None
+    ) -> list[Change]:
+        match op.kind:
+            case OpKind.PUT | OpKind.SYMLINK:
+                return self._put(op, obj, st)
+            case OpKind.MKDIR:
+                return self._made(op, st)
+            case OpKind.RENAME:
+                return self._renamed(op, st)
+            case OpKind.UNLINK | OpKind.RMDIR:
+                self._gone(op.base_inode)
+            case OpKind.SETATTR | OpKind.LINK:
+                if st is not None:
+                    self._chores.sign_again(st, times="times" in op.fields)
+        return []
+
+    def _put(self, op: Op, obj: LocalObject | None, st: os.stat_result | None) -> list[Change]:
+        if obj is None or st is None:
+            return []
+        self._replaced(op, st.st_ino)
+        node = self._tree.by_object.get(obj.id)
+        if node is not None and node.object is obj:
+            self._tree.committed(node, Location(op.parent, op.name, st.st_ino))
+        if op.kind is OpKind.SYMLINK:
+            return []
+        state = self._tree.directories.get(op.parent)
+        if state is not None and names.role(op.name) is names.Role.COMMIT:
+            state.vouched = True
+        obj.clean = True
+        obj.origin = Signature.of(st)
+        record = CleanRecord(obj.origin, obj.id, op.digest, st.st_size, time.time_ns())
+        return [SaveClean(record)]
+
+    def _made(self, op: Op, st: os.stat_result | None) -> list[Change]:
+        node = self._tree.by_object.get(op.object)
+        if node is not None and st is not None:
+            self._tree.committed(node, Location(op.parent, op.name, st.st_ino))
+        return self._save_directory(op.object)
+
+    def _renamed(self, op: Op, st: os.stat_result | None) -> list[Change]:
+        if st is None:
+            return []
+        self._replaced(op, st.st_ino)
+        node = self._tree.by_object.get(op.object)
+        if node is not None:
+            self._tree.committed(node, Location(op.parent, op.name, st.st_ino))
+        if node is None or node.directory is None:
+            self._chores.sign_again(st, times=False)
+        return self._save_directory(op.object)
+
+    def _save_directory(self, directory: ObjectId) -> list[Change]:
+        state = self._tree.directories.get(directory)
+        record = self._core.places.record(directory)
+        if state is None or record is None or not state.pins:
+            return []
+        return [SaveDirectory(record)]
+
+    def _replaced(self, op: Op, inode: int) -> None:
+        """What was under the name before is gone from there."""
+        entry = self._tree.entry(op.parent, op.name)
+        before = entry.shared_inode if entry is not None else op.base_inode
+        if before is not None and before != inode:
+            self._gone(before)
+
+    def _gone(self, inode: int | None) -> None:
+        if inode is None:
+            return
+        node = self._tree.by_shared.get(inode)
+        if node is not None and node.unlinked:
+            self._tree.uncommitted(node)
+            if node.object is not None:
+                self._chores.dispose_if_unused(node.object)
+        if node is None or not node.names:
+            self._chores.forget_clean(inode)
+
+    def _dropped(self, op: Op) -> None:
+        if op.kind is OpKind.RMDIR and op.object in self._tree.directories:
+            self._tree.directories[op.object].removed = False
+
+    def _settle_name(
+        self, directory: ObjectId, name: bytes, op: Op, left: int | None
+    ) -> list[Change]:
+        """The overlay lets go of a name, or learns what the shared tier has under it now."""
+        state = self._tree.directories.get(directory)
+        entry = state.entries.get(name) if state is not None else None
+        if state is None or entry is None:
+            return []
+        if entry.op is not op:
+            return self._learn(entry, op, left)
+        if left is None and entry.object is None:
+            state.forget(name)
+        else:
+            state.drop(name)
+        if not state.entries:
+            state.settled = self._chores.clock() + SETTLE_SECONDS
+        return []
+
+    def _learn(self, entry: Entry, op: Op, left: int | None) -> list[Change]:
+        entry.shared_inode = left
+        later = entry.op
+        if left is None or later.base_inode is not None or later.object != op.object:
+            return []
+        if later.kind is OpKind.RENAME and entry.object is not None:
+            return []  # that is its target, not what it moves
+        later.base_inode = left
+        return [SaveOp(later)]
+
+

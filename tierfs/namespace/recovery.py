@@ -1,0 +1,145 @@
+"""From journal rows back to the overlay: the fold of the pending ops in number order.
+
+Reads the journal's snapshot only, so a mount is O(pending); what needs a look at a tier is done
+behind (replay checks by the write-back, orphans by the chores).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+from tierfs.model import (
+    ROOT,
+    DirectoryRecord,
+    JournalSnapshot,
+    Name,
+    ObjectId,
+    Op,
+    OpKind,
+    OpState,
+)
+from tierfs.namespace.core import Core
+from tierfs.namespace.nodes import Content, Entry, LocalObject, Location
+
+UNKNOWN_INODE = 0
+"""There is something on the shared tier under the name, but its inode was not noted."""
+
+TAKES = (OpKind.UNLINK, OpKind.RMDIR)
+
+
+def restore(core: Core, snapshot: JournalSnapshot) -> None:
+    """Rebuilds tree, backlog and places. Blocking: looks whether stubs have their object."""
+    _restore_directories(core, snapshot.directories)
+    for record in snapshot.objects:
+        content = Content.DATA if record.data else _stub_or_reference(core, record.id)
+        core.add_object(record.kind, content, record.id)
+    for op in sorted(snapshot.ops, key=lambda op: op.number):
+        obj = core.tree.objects.get(op.object)
+        if obj is not None:
+            _restore_op(core, op, obj)
+
+
+def _stub_or_reference(core: Core, object_id: ObjectId) -> Content:
+    try:
+        core.store.attributes(object_id)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return Content.NONE
+    return Content.STUB
+
+
+def _restore_directories(core: Core, records: Iterable[DirectoryRecord]) -> None:
+    waiting = {record.id: record for record in records}
+
+    def add(record: DirectoryRecord) -> None:
+        chain = [record]
+        while chain[-1].parent in waiting:
+            chain.append(waiting[chain[-1].parent])
+        for item in reversed(chain):
+            waiting.pop(item.id, None)
+            if item.parent != ROOT and item.parent not in core.tree.directories:
+                continue
+            core.places.add(item)
+            core.tree.add_directory(item.id, item.parent, item.name)
+
+    while waiting:
+        add(next(iter(waiting.values())))
+
+
+def _restore_op(core: Core, op: Op, obj: LocalObject) -> None:
+    tree = core.tree
+    if op.parent not in tree.directories:
+        return
+    if op.state is OpState.CLOSED:
+        op.state = OpState.PENDING  # whoever had it open is gone with the old mount
+    _locate(core, op, obj)
+    op.scope = tree.scope(op.parent)
+    op.path = (*tree.path(op.parent), op.name)
+    if op.parent2 is not None and op.name2 is not None and op.parent2 in tree.directories:
+        op.scope2 = tree.scope(op.parent2)
+        op.path2 = (*tree.path(op.parent2), op.name2)
+    obj.pending += 1
+    if op.kind is OpKind.PUT:
+        obj.put = op
+    tree.pin(op)
+    _apply_to_overlay(core, op, obj)
+    core.backlog.add(op)
+
+
+def _locate(core: Core, op: Op, obj: LocalObject) -> None:
+    """Where the committed version stands, from the first op that says so."""
+    node = core.tree.node_of_object(obj)
+    if node.shared is not None or node.directory is not None or op.base_inode is None:
+        return
+    source = op.kind in (OpKind.RENAME, OpKind.LINK)
+    directory, name = (op.parent2, op.name2) if source else (op.parent, op.name)
+    if directory is not None and name is not None and op.kind is not OpKind.PUT:
+        node.shared = Location(directory, name, op.base_inode)
+        core.tree.by_shared[op.base_inode] = node
+        node.names.add((directory, name))
+
+
+def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
+    tree = core.tree
+    state = tree.directories[op.parent]
+    node = tree.node_of_object(obj)
+    before = state.entries.get(op.name)
+    if before is not None:
+        shared_inode = before.shared_inode
+    elif op.kind in (OpKind.RENAME, OpKind.LINK):
+        shared_inode = UNKNOWN_INODE if op.overwrites else None
+    else:
+        shared_inode = op.base_inode
+    if op.changed_ns:
+        core.touch(state, op.changed_ns)
+    if op.kind in TAKES:
+        node.names.discard((op.parent, op.name))
+        node.unlinked = not node.names
+        if op.kind is OpKind.RMDIR and op.object in tree.directories:
+            tree.directories[op.object].removed = True
+        state.put(op.name, Entry(None, op, shared_inode))
+        return
+    state.put(op.name, Entry(obj, op, shared_inode))
+    node.names.add((op.parent, op.name))
+    if op.kind is OpKind.MKDIR and op.object not in tree.directories:
+        tree.add_directory(op.object, op.parent, op.name)
+        core.pending_directory(op.object, op.parent, op.name)
+    if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
+        _leave_source(core, op, obj, op.parent2, op.name2)
+
+
+def _leave_source(core: Core, op: Op, obj: LocalObject, parent: ObjectId, name: Name) -> None:
+    tree = core.tree
+    node = tree.node_of_object(obj)
+    node.names.discard((parent, name))
+    source = tree.directories.get(parent)
+    if source is not None:
+        before = source.entries.get(name)
+        inode = before.shared_inode if before is not None else op.base_inode
+        source.put(name, Entry(None, op, inode))
+    if node.directory is not None and node.directory in tree.directories:
+        moved = tree.directories[node.directory]
+        if (moved.parent, moved.name) != (op.parent, op.name):
+            tree.move_directory(moved, op.parent, op.name)

@@ -1,0 +1,250 @@
+"""The logical tree: nodes, directories and the overlay of pending names. Pure, no I/O."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from tierfs.model import ROOT, Kind, Name, ObjectId, Op, new_object_id
+from tierfs.namespace.nodes import DirectoryState, Entry, LocalObject, Location, Node
+
+ROOT_INO = 1
+
+
+class Tree:
+    """Nodes by number, by object and by shared inode; directories by id; objects by id.
+
+    Invariants: a node is in `by_object` while it has an object and in `by_shared` while it has a
+    committed version that its name leads to; a directory state exists while a node, a child, an
+    overlay entry or a pending op needs it.
+    """
+
+    def __init__(
+        self, root_inode: int, on_directories_gone: Callable[[list[ObjectId]], None]
+    ) -> None:
+        self._on_directories_gone = on_directories_gone
+        self.nodes: dict[int, Node] = {}
+        self.by_object: dict[ObjectId, Node] = {}
+        self.by_shared: dict[int, Node] = {}
+        self.aliases: dict[int, int] = {}
+        self.directories: dict[ObjectId, DirectoryState] = {}
+        self.objects: dict[ObjectId, LocalObject] = {}
+        self.directories[ROOT] = DirectoryState(ROOT, None, b"", pins=1)
+        root = Node(ROOT_INO, Kind.DIRECTORY, lookups=1, directory=ROOT)
+        self.nodes[ROOT_INO] = self.by_object[ROOT] = self.by_shared[root_inode] = root
+
+    # -- finding -------------------------------------------------------------------------------
+
+    def node(self, ino: int) -> Node:
+        """The node with number `ino`; OSError(ESTALE) when it is not known."""
+        try:
+            return self.nodes[ino]
+        except KeyError:
+            raise OSError(errno.ESTALE, "unknown inode", str(ino)) from None
+
+    def directory(self, ino: int) -> DirectoryState:
+        """The directory that node `ino` is; OSError(ENOTDIR) when it is none."""
+        node = self.node(ino)
+        if node.directory is None:
+            raise OSError(errno.ENOTDIR, "not a directory", str(ino))
+        return self.directories[node.directory]
+
+    def scope(self, directory: ObjectId) -> tuple[ObjectId, ...]:
+        """Directory ids from the root down to `directory`, it included."""
+        return tuple(state.id for state in self._chain(directory))
+
+    def path(self, directory: ObjectId) -> tuple[Name, ...]:
+        """The names that lead from the root to `directory`."""
+        return tuple(state.name for state in self._chain(directory))[1:]
+
+    def _chain(self, directory: ObjectId) -> list[DirectoryState]:
+        chain = []
+        at: ObjectId | None = directory
+        while at is not None:
+            state = self.directories[at]
+            chain.append(state)
+            at = state.parent
+        chain.reverse()
+        return chain
+
+    def is_within(self, directory: ObjectId, ancestor: ObjectId) -> bool:
+        """Whether `directory` is `ancestor` or lies below it."""
+        return any(state.id == ancestor for state in self._chain(directory))
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def node_of_object(self, obj: LocalObject) -> Node:
+        """The node that `obj` answers for, made when the kernel does not know it yet."""
+        node = self.by_object.get(obj.id)
+        if node is None:
+            node = Node(int(obj.id), obj.kind, object=obj)
+            if obj.kind is Kind.DIRECTORY:
+                node.directory = obj.id
+            self.nodes[node.ino] = self.by_object[obj.id] = node
+        return node
+
+    def node_of_shared(
+        self, kind: Kind, location: Location, directory_id: ObjectId | None = None
+    ) -> Node:
+        """The node of what stands at `location` on the shared tier."""
+        node = self.by_shared.get(location.inode)
+        if node is not None and (node.kind is not kind or node.unlinked):
+            # the inode number was used again for something else
+            del self.by_shared[location.inode]
+            node = None
+        if node is None:
+            node = self._new_shared_node(kind, location, directory_id)
+        if kind is Kind.DIRECTORY:
+            self._place_directory(node, location)
+        else:
+            node.names.add((location.directory, location.name))
+        node.shared = location
+        return node
+
+    def _new_shared_node(
+        self, kind: Kind, location: Location, directory_id: ObjectId | None
+    ) -> Node:
+        if directory_id is not None and directory_id in self.by_object:
+            directory_id = None  # somebody copied a directory with its id: it is another one
+        ino = self.aliases.get(location.inode, location.inode)
+        if ino in self.nodes or ino <= ROOT_INO:
+            ino = int(new_object_id())
+            self.aliases[location.inode] = ino
+        node = Node(ino, kind)
+        if kind is Kind.DIRECTORY:
+            node.directory = directory_id or new_object_id()
+            self.by_object[node.directory] = node
+        self.nodes[ino] = self.by_shared[location.inode] = node
+        return node
+
+    def _place_directory(self, node: Node, location: Location) -> None:
+        assert node.directory is not None
+        state = self.directories.get(node.directory)
+        if state is None:
+            self.add_directory(node.directory, location.directory, location.name)
+        elif (state.parent, state.name) != (location.directory, location.name):
+            self.move_directory(state, location.directory, location.name)
+
+    def committed(self, node: Node, location: Location) -> None:
+        """A version of `node` stands at `location` now; its number stays what it was."""
+        old = node.shared
+        if old is not None and self.by_shared.get(old.inode) is node:
+            del self.by_shared[old.inode]
+            self.aliases.pop(old.inode, None)
+        node.shared = location
+        self.by_shared[location.inode] = node
+        if node.ino != location.inode:
+            self.aliases[location.inode] = node.ino
+
+    def uncommitted(self, node: Node) -> None:
+        """Nothing of `node` is on the shared tier any more."""
+        if node.shared is not None:
+            if self.by_shared.get(node.shared.inode) is node:
+                del self.by_shared[node.shared.inode]
+            self.aliases.pop(node.shared.inode, None)
+            node.shared = None
+
+    def switch_object(self, node: Node, obj: LocalObject | None) -> LocalObject | None:
+        """`obj` answers for `node` from now on; returns what did before."""
+        old = node.object
+        if old is not None and node.directory is None and self.by_object.get(old.id) is node:
+            del self.by_object[old.id]
+        node.object = obj
+        if obj is not None:
+            self.by_object[obj.id] = node
+        return old
+
+    def forget(self, ino: int, count: int) -> LocalObject | None:
+        """The kernel forgets `count` lookups; returns an object that this leaves unused."""
+        node = self.nodes.get(ino)
+        if node is None or ino == ROOT_INO:
+            return None
+        node.lookups = max(0, node.lookups - count)
+        return self.discard_if_unused(node)
+
+    def discard_if_unused(self, node: Node) -> LocalObject | None:
+        """Drops a node that neither the kernel nor a handle knows; returns an unused object."""
+        if node.lookups > 0 or node.handles or self.nodes.get(node.ino) is not node:
+            return None
+        if node.object is not None and node.object.pending:
+            return None  # its names are known nowhere else
+        del self.nodes[node.ino]
+        if node.shared is not None and self.by_shared.get(node.shared.inode) is node:
+            del self.by_shared[node.shared.inode]
+        key = node.directory or (node.object.id if node.object else None)
+        if key is not None and self.by_object.get(key) is node:
+            del self.by_object[key]
+        if node.directory is not None:
+            self.release_directory(node.directory)
+        obj = node.object
+        if obj is not None and obj.pending == 0 and obj.users == 0:
+            self.objects.pop(obj.id, None)
+            return obj
+        return None
+
+    # -- directories ---------------------------------------------------------------------------
+
+    def add_directory(self, directory: ObjectId, parent: ObjectId, name: Name) -> DirectoryState:
+        """Puts a directory into the logical tree."""
+        state = DirectoryState(directory, parent, name)
+        self.directories[directory] = state
+        self.directories[parent].children += 1
+        return state
+
+    def move_directory(self, state: DirectoryState, parent: ObjectId, name: Name) -> None:
+        """Gives a directory another place in the logical tree."""
+        assert state.parent is not None
+        old = self.directories[state.parent]
+        old.children -= 1
+        self.directories[parent].children += 1
+        state.parent, state.name = parent, name
+        self.release_directory(old.id)
+
+    def release_directory(self, directory: ObjectId) -> None:
+        """Drops a directory state that nothing needs, and its parents likewise."""
+        gone = []
+        at: ObjectId | None = directory
+        while at is not None and at != ROOT:
+            state = self.directories.get(at)
+            needed = state is None or state.children or state.entries or state.pins
+            if needed or state is None or at in self.by_object or state.watchers:
+                break
+            del self.directories[at]
+            gone.append(at)
+            at = state.parent
+            if at is not None:
+                self.directories[at].children -= 1
+        if gone:
+            self._on_directories_gone(gone)
+
+    # -- the overlay ---------------------------------------------------------------------------
+
+    def pin(self, op: Op) -> list[ObjectId]:
+        """`op` needs its directories; returns those that needed none before."""
+        fresh = []
+        for directory in self._needed(op):
+            state = self.directories[directory]
+            if state.pins == 0:
+                fresh.append(directory)
+            state.pins += 1
+        return fresh
+
+    def unpin(self, op: Op) -> list[ObjectId]:
+        """`op` is over; returns the directories that no op needs any more."""
+        idle = []
+        for directory in self._needed(op):
+            state = self.directories[directory]
+            state.pins -= 1
+            if state.pins == 0:
+                idle.append(directory)
+        return idle
+
+    def _needed(self, op: Op) -> set[ObjectId]:
+        """The directories of an op: where it is, where it comes from, and the one it is about."""
+        about = {op.object} if op.object in self.directories else set()
+        return {*op.scope, *op.scope2} | about
+
+    def entry(self, directory: ObjectId, name: Name) -> Entry | None:
+        """What the overlay says of a name, None when it says nothing."""
+        state = self.directories.get(directory)
+        return state.entries.get(name) if state else None
