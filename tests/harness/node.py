@@ -174,6 +174,9 @@ class Node:
         self._end_daemon()
         while self.is_mounted():
             subprocess.run(["umount", "-l", str(self.mount)], check=False, capture_output=True)
+        self._notes.append(self._read_logs())
+        while self._logs:
+            self._logs.pop().close()
         if self._runtime is not None:
             shutil.rmtree(self._runtime, ignore_errors=True)
 
@@ -198,7 +201,10 @@ class Node:
 
     def log_text(self) -> str:
         """Everything that the daemons of this node have logged so far."""
-        parts = list(self._notes)
+        return "\n".join([*self._notes, self._read_logs()])
+
+    def _read_logs(self) -> str:
+        parts = []
         for log in self._logs:
             log.seek(0)
             parts.append(log.read().decode(errors="replace"))
