@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import trio
@@ -43,12 +43,11 @@ T = TypeVar("T")
 
 
 class Handlers:
-    """One method for each command; `on_umount` is told when the mount point was taken away."""
+    """One method for each command."""
 
-    def __init__(self, rooms: Rooms, on_umount: Callable[[], None]) -> None:
+    def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._report = Report(rooms)
-        self._on_umount = on_umount
         self._access = trio.CapacityLimiter(ACCESS_THREADS)
 
     def table(self) -> Mapping[str, Handler]:
@@ -158,7 +157,6 @@ class Handlers:
                 committed_bytes=result.committed_bytes, open=(busy,),
             )  # fmt: skip
             return result, OPEN
-        self._on_umount()
         return result, 0
 
     # -- reports -------------------------------------------------------------------------------
@@ -322,9 +320,7 @@ class Handlers:
 
     # -- decisions on suspect, torn and stuck files ------------------------------------------------
 
-    async def accept(
-        self, request: requests.Accept, peer: Peer, send: Send
-    ) -> tuple[Decided, int]:
+    async def accept(self, request: requests.Accept, peer: Peer, send: Send) -> tuple[Decided, int]:
         op = await self._marked(request.path, peer)
         self._rooms.fs.files.accept(op)
         return Decided(path=request.path, state="pending"), 0

@@ -154,7 +154,4 @@ def _assemble(
     snapshot = _take_stock(store, journal)
     fs.start(writeback, snapshot)
     fs.submit_restored(snapshot.ops)
-    return Rooms(
-        settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time()
-    )
-
+    return Rooms(settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time())

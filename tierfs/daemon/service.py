@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 DETACH_SECONDS = 25.0
 """SIGTERM ends the daemon within 30 s whatever a tier does (DESIGN 8)."""
 
-ANSWER_SECONDS = 0.3
-"""How long the answer to `tierfs umount` has to leave before the socket goes."""
+ANSWER_SECONDS = 2.0
+"""How long requests have to be answered, that of `tierfs umount` among them, before the end."""
 
 
 async def serve(mountpoint: str, settings: Settings, ready: Callable[[], None]) -> None:
@@ -46,15 +46,8 @@ class Mount:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
-        self._ended = trio.Event()
         self._runtime = session_directory(rooms.mountpoint)
-        self._control = ControlServer(
-            self._runtime, Handlers(rooms, self.end_after_umount).table()
-        )
-
-    def end_after_umount(self) -> None:
-        """The mount point was taken away on request: the daemon ends when it has answered."""
-        self._ended.set()
+        self._control = ControlServer(self._runtime, Handlers(rooms).table())
 
     async def run(self, signals: object, ready: Callable[[], None]) -> None:
         """Mounts, says that it is ready, serves."""
@@ -100,8 +93,9 @@ class Mount:
 
     async def _fuse(self, scope: trio.CancelScope) -> None:
         await pyfuse3.main()
-        if self._ended.is_set():
-            await trio.sleep(ANSWER_SECONDS)
+        # The mount point is gone before the handler of `tierfs umount` hears of it.
+        with trio.move_on_after(ANSWER_SECONDS):
+            await self._control.idle()
         log.info("%s: unmounted", self._rooms.mountpoint)
         scope.cancel()
 

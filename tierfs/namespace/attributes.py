@@ -46,9 +46,7 @@ class Changes:
 class AttributeCalls:
     """The calls that change what stat(2) and getxattr(2) say."""
 
-    def __init__(
-        self, core: Core, lookup: Lookup, files: Files, inheritance: Inheritance
-    ) -> None:
+    def __init__(self, core: Core, lookup: Lookup, files: Files, inheritance: Inheritance) -> None:
         self._core = core
         self._lookup = lookup
         self._files = files
@@ -121,7 +119,7 @@ class AttributeCalls:
             if handle.shared_fd >= 0:
                 return await core.on_shared(core.shared.read_xattrs, handle.shared_fd)
         directory, name, _ = self._lookup.shared_location(node)
-        return await core.on_shared(core.shared.xattrs, core.place(directory), name)
+        return await core.at(directory, core.shared.xattrs, name)
 
     # -- how a change is carried out -------------------------------------------------------------
 
@@ -169,9 +167,7 @@ class AttributeCalls:
             fields = tuple(dict.fromkeys((*last.fields, *fields)))
             core.drop_op(last)
         inode = node.shared.inode if node.shared else None
-        op, ticket = core.issue(
-            OpKind.SETATTR, obj, state, name, base_inode=inode, fields=fields
-        )
+        op, ticket = core.issue(OpKind.SETATTR, obj, state, name, base_inode=inode, fields=fields)
         state.put(name, Entry(obj, op, entry.shared_inode if entry else inode))
         core.writeback.submit(op)
         return ticket
@@ -207,5 +203,3 @@ def refuse_user_on_special(node: Node, name: bytes) -> None:
     """user.* xattrs are for files and directories only (xattr(7))."""
     if name.startswith(b"user.") and node.kind not in (Kind.FILE, Kind.DIRECTORY):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-

@@ -10,6 +10,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 
 import trio
 
+from tierfs.errors import DirectoryGone
 from tierfs.journal import (
     Change,
     DropDirectory,
@@ -107,6 +108,39 @@ class Core:
         if record is None or record.inode is None:
             raise OSError(errno.ESTALE, "directory is not on the shared tier", str(directory))
         return self.places.place(directory)
+
+    async def at(self, directory: ObjectId, call: Callable[[Place, *Ts], T], *args: *Ts) -> T:
+        """Runs a blocking call on a directory of the shared tier, wherever it stands by then.
+
+        OSError(ESTALE) when somebody else moved or removed it.
+        """
+        while True:
+            place = self.place(directory)
+            try:
+                return await self.on_shared(call, place, *args)
+            except DirectoryGone:
+                if not await self._moved_by_us(directory, place):
+                    raise
+
+    async def _moved_by_us(self, directory: ObjectId, place: Place) -> bool:
+        """Whether our own rename explains that `directory` is not at `place` any more."""
+        at = directory
+        while at != ROOT:
+            if await self.rename_under_way(at):
+                return True
+            record = self.places.record(at)
+            if record is None:
+                return False
+            at = record.parent
+        return self.places.exists(directory) and place != self.place(directory)
+
+    async def rename_under_way(self, object_id: ObjectId) -> bool:
+        """Waits for the rename of `object_id` that is being published; False: there is none."""
+        op = self.backlog.of_object(object_id)
+        if op is None or op.kind is not OpKind.RENAME or op.phase is not Phase.PUBLISHING:
+            return False
+        await self.writeback.committed(op)
+        return True
 
     # -- objects -------------------------------------------------------------------------------
 

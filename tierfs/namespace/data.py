@@ -130,9 +130,7 @@ class Data:
                 await core.on_shared(core.os.close, "copyup.close", fd)
                 return
         try:
-            await core.local(
-                make_object, core.store, obj.id, attributes, xattrs, directory, name
-            )
+            await core.local(make_object, core.store, obj.id, attributes, xattrs, directory, name)
             if keep:
                 await self._copy(node, fd, obj, attributes)
         finally:
@@ -140,13 +138,7 @@ class Data:
 
     async def _open_shared(self, node: Node) -> tuple[int, os.stat_result, dict[bytes, bytes]]:
         core = self._core
-        directory, name, inode = self._lookup.shared_location(node)
-        fd, st = await core.on_shared(
-            core.shared.open_file, core.place(directory), name, os.O_RDONLY
-        )
-        if st.st_ino != inode:
-            await core.on_shared(core.os.close, "open.close", fd)
-            raise OSError(errno.ESTALE, "replaced on the shared tier", os.fsdecode(name))
+        fd, st = await self._lookup.open_committed(node)
         xattrs = await core.on_shared(core.shared.read_xattrs, fd)
         return fd, st, xattrs
 

@@ -37,9 +37,7 @@ WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 class Files:
     """Open files."""
 
-    def __init__(
-        self, core: Core, lookup: Lookup, data: Data, inheritance: Inheritance
-    ) -> None:
+    def __init__(self, core: Core, lookup: Lookup, data: Data, inheritance: Inheritance) -> None:
         self._core = core
         self._lookup = lookup
         self._data = data
@@ -80,13 +78,7 @@ class Files:
         if node.object is not None and node.object.content is Content.DATA:
             await self._data.attach(handle)
             return
-        directory, name, inode = self._lookup.shared_location(node)
-        fd, st = await core.on_shared(
-            core.shared.open_file, core.place(directory), name, os.O_RDONLY
-        )
-        if st.st_ino != inode:
-            await core.on_shared(core.os.close, "open.close", fd)
-            raise OSError(errno.ESTALE, "replaced on the shared tier", os.fsdecode(name))
+        fd, st = await self._lookup.open_committed(node)
         signature = Signature.of(st)
         handle.shared_fd = fd
         if node.object is None and await self._use_clean_copy(handle, signature):
@@ -331,9 +323,7 @@ class Files:
         changes: list[Change] = []
         if obj.origin is not None:
             size = obj.origin.size
-            changes.append(
-                SaveClean(CleanRecord(obj.origin, obj.id, None, size, op.timestamp_ns))
-            )
+            changes.append(SaveClean(CleanRecord(obj.origin, obj.id, None, size, op.timestamp_ns)))
             obj.clean = True
         core.drop_op(op)
         core.journal.post(*changes)

@@ -91,7 +91,7 @@ class Inheritance:
             if DEFAULT in names:
                 acl = await core.local(core.store.get_xattr, obj.id, DEFAULT)
         else:
-            xattrs = await core.on_shared(core.shared.xattrs, core.place(state.id), b"")
+            xattrs = await core.at(state.id, core.shared.xattrs, b"")
             acl = xattrs.get(DEFAULT)
         until = time.monotonic() + VALID_SECONDS
         return _Legacy(until, bool(attributes.mode & 0o2000), attributes.gid, acl)

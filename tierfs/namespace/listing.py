@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tierfs.errors import DirectoryGone
 from tierfs.model import Attributes, Name
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup, watching
@@ -40,9 +39,7 @@ class Listing:
 class Listings:
     """Open directories."""
 
-    def __init__(
-        self, core: Core, lookup: Lookup, forget: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, core: Core, lookup: Lookup, forget: Callable[[int, int], None]) -> None:
         self._core = core
         self._lookup = lookup
         self._forget = forget
@@ -89,15 +86,9 @@ class Listings:
 
     async def _shared_names(self, state: DirectoryState) -> list[Name]:
         core = self._core
-        while core.places.exists(state.id):
-            place = core.place(state.id)
-            try:
-                return [item[0] for item in await core.on_shared(core.shared.listing, place)]
-            except DirectoryGone:
-                if core.places.exists(state.id) and place != core.place(state.id):
-                    continue  # our own rename of it was committed meanwhile
-                raise
-        return []
+        if not core.places.exists(state.id):
+            return []
+        return [item[0] for item in await core.at(state.id, core.shared.listing)]
 
     async def is_empty(self, state: DirectoryState) -> bool:
         """Whether a directory has no names."""
@@ -126,9 +117,8 @@ class Listings:
             await self._hold(listing, position, node, None)
         if not ask or not core.places.exists(state.id):
             return
-        place = core.place(state.id)
         with watching(state) as changed:
-            found = await core.on_shared(core.shared.stat_many, place, [name for _, name in ask])
+            found = await core.at(state.id, core.shared.stat_many, [name for _, name in ask])
         for (position, name), entry in zip(ask, found, strict=True):
             if name in changed:
                 await self._fetch(listing, [(position, name)])

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tierfs.errors import DirectoryGone
 from tierfs.model import Attributes, Kind, Name, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, DirectoryState, Location, Node
@@ -62,14 +61,8 @@ class Lookup:
                 return decided, None
             if not self._core.places.exists(state.id):
                 raise missing(name)
-            place = self._core.place(state.id)
             with watching(state) as changed:
-                try:
-                    found = await self._core.on_shared(self._core.shared.lookup, place, name)
-                except DirectoryGone:
-                    if self._core.places.exists(state.id) and place != self._core.place(state.id):
-                        continue  # our own rename of it was committed meanwhile
-                    raise
+                found = await self._core.at(state.id, self._core.shared.lookup, name)
             if name in changed:
                 continue
             if found is None:
@@ -92,11 +85,25 @@ class Lookup:
         core, obj = self._core, node.object
         if obj is not None and obj.content is Content.DATA:
             return await core.local(core.store.target, obj.id)
-        directory, name, inode = self.shared_location(node)
-        found = await core.on_shared(core.shared.lookup, core.place(directory), name)
-        if found is None or found.target is None or found.st.st_ino != inode:
-            raise OSError(errno.ESTALE, "changed on the shared tier", os.fsdecode(name))
+        found = await self.committed_entry(node)
+        if found.target is None:
+            raise OSError(errno.EINVAL, "not a symbolic link")
         return found.target
+
+    async def open_committed(self, node: Node) -> tuple[int, os.stat_result]:
+        """Opens the shared file of `node` for reading."""
+        core = self._core
+        while True:
+            directory, name, inode = self.shared_location(node)
+            try:
+                fd, st = await core.at(directory, core.shared.open_file, name, os.O_RDONLY)
+            except FileNotFoundError:
+                await self.check_moved(node, (directory, name, inode))
+                continue
+            if st.st_ino == inode:
+                return fd, st
+            await core.on_shared(core.os.close, "open.close", fd)
+            await self.check_moved(node, (directory, name, inode))
 
     def adopt(self, state: DirectoryState, name: Name, found: SharedEntry) -> Node:
         """The node of an entry that was seen on the shared tier."""
@@ -142,15 +149,30 @@ class Lookup:
         )
 
     async def _shared_stat(self, node: Node) -> os.stat_result:
-        shared = self._core.shared
         for handle in node.handles:
             if handle.shared_fd >= 0:
-                return await self._core.on_shared(self._core.os.fstat, "getattr.fstat", handle.shared_fd)
-        directory, name, inode = self.shared_location(node)
-        found = await self._core.on_shared(shared.lookup, self._core.place(directory), name)
-        if found is None or (inode is not None and found.st.st_ino != inode):
-            raise OSError(errno.ESTALE, "changed on the shared tier", os.fsdecode(name))
-        return found.st
+                return await self._core.on_shared(
+                    self._core.os.fstat, "getattr.fstat", handle.shared_fd
+                )
+        return (await self.committed_entry(node)).st
+
+    async def committed_entry(self, node: Node) -> SharedEntry:
+        """What the shared tier has of `node`; OSError(ESTALE) when it has something else there."""
+        while True:
+            directory, name, inode = self.shared_location(node)
+            found = await self._core.at(directory, self._core.shared.lookup, name)
+            if found is not None and inode in (None, found.st.st_ino):
+                return found
+            await self.check_moved(node, (directory, name, inode))
+
+    async def check_moved(self, node: Node, seen: tuple[ObjectId, Name, int | None]) -> None:
+        """Returns when our own rename explains that `node` was not where it was looked for.
+
+        OSError(ESTALE) otherwise: somebody else replaced it, the kernel has to look again.
+        """
+        moved = node.object is not None and await self._core.rename_under_way(node.object.id)
+        if not moved and self.shared_location(node) == seen:
+            raise OSError(errno.ESTALE, "changed on the shared tier", os.fsdecode(seen[1]))
 
     def shared_location(self, node: Node) -> tuple[ObjectId, Name, int | None]:
         """Directory, name (b"": the directory itself) and inode of the committed version."""

@@ -269,8 +269,10 @@ class Names:
             there = under.shared_inode
         overwrites = there is not None or core.backlog.of_name(new.id, new_name) is not None
         source = old.entries.get(old_name)
-        here = source.shared_inode if source is not None else (
-            node.shared.inode if node.shared is not None else None
+        here = (
+            source.shared_inode
+            if source is not None
+            else (node.shared.inode if node.shared is not None else None)
         )
         op = source.op if source is not None else None
         if op is not None and self._foldable(op, old, old_name):

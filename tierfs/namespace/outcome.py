@@ -155,5 +155,3 @@ class Outcomes:
             return []  # that is its target, not what it moves
         later.base_inode = left
         return [SaveOp(later)]
-
-
