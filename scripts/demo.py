@@ -60,6 +60,7 @@ class Node:
     def start(self) -> None:
         """Mount."""
         self.mount.mkdir()
+        self.local.mkdir()
         said = tierfs(
             "mount", self.mount, "--local", self.local, "--shared", self.shared,
             "--node", self.name, "--json",

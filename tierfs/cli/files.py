@@ -14,7 +14,7 @@ from tierfs.control.discovery import find_mount
 
 
 @click.command()
-@click.argument("path", default=".", type=click.Path())
+@click.argument("path", default=".")
 @output.json_option
 def ls(path: str) -> None:
     """List PATH (default: here) with the state and the tier of each file."""
@@ -30,7 +30,7 @@ def ls(path: str) -> None:
 
 
 @click.command()
-@click.argument("path", type=click.Path())
+@click.argument("path")
 @output.json_option
 def locate(path: str) -> None:
     """Say where the content of PATH is, and what it waits for."""
@@ -47,7 +47,7 @@ def locate(path: str) -> None:
 
 
 @click.command()
-@click.argument("path", type=click.Path())
+@click.argument("path")
 @output.json_option
 def accept(path: str) -> None:
     """Commit the suspect, torn or stuck file PATH as it is now."""
@@ -55,7 +55,7 @@ def accept(path: str) -> None:
 
 
 @click.command()
-@click.argument("path", type=click.Path())
+@click.argument("path")
 @output.json_option
 def discard(path: str) -> None:
     """Forget the pending content of the suspect, torn or stuck file PATH.

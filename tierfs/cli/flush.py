@@ -23,7 +23,7 @@ _SHOWN = 20
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path())
+@click.argument("paths", nargs=-1)
 @click.option("--wait", is_flag=True, help="Return when everything is committed.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="S", help="With --wait: at most S seconds."

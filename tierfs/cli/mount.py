@@ -31,13 +31,10 @@ class _Refused(TierfsError):
     """The daemon's own word why it does not mount; its log has no more to say."""
 
 
-_directory = click.Path(file_okay=False, path_type=Path)
-
-
 @click.command()
-@click.argument("mountpoint", type=_directory)
-@click.option("--local", type=_directory, help="Directory on node-local NVMe.")
-@click.option("--shared", type=_directory, help="Directory on the shared tier.")
+@click.argument("mountpoint")
+@click.option("--local", metavar="DIR", help="Directory on node-local NVMe.")
+@click.option("--shared", metavar="DIR", help="Directory on the shared tier.")
 @click.option("--node", help="Label of this node (default: host name).")
 @click.option(
     "--config",
@@ -49,9 +46,9 @@ _directory = click.Path(file_okay=False, path_type=Path)
 @click.option("--foreground", is_flag=True, help="Do not detach; log to stderr.")
 @output.json_option
 def mount(
-    mountpoint: Path,
-    local: Path | None,
-    shared: Path | None,
+    mountpoint: str,
+    local: str | None,
+    shared: str | None,
     node: str | None,
     config_file: Path | None,
     log_level: str | None,
@@ -76,8 +73,8 @@ def mount(
     _start(place, command, session_directory(place))
 
 
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else Path(os.path.abspath(path))
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
 
 
 def _daemon_command(mountpoint: str, settings: Settings) -> list[str]:

@@ -17,7 +17,7 @@ _SHOWN = 10
 
 
 @click.command()
-@click.argument("mountpoint", required=False, type=click.Path())
+@click.argument("mountpoint", required=False)
 @output.json_option
 def status(mountpoint: str | None) -> None:
     """Show what is pending, what is wrong, and how full the tiers are."""

@@ -29,7 +29,7 @@ _MNT_DETACH = 2  # umount2(2)
 
 
 @click.command()
-@click.argument("mountpoint", required=False, type=click.Path())
+@click.argument("mountpoint", required=False)
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="S", help="Wait at most S seconds."
 )

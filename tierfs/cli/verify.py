@@ -55,7 +55,7 @@ class Report:
 
 
 @click.command()
-@click.argument("path", required=False, type=click.Path())
+@click.argument("path", required=False)
 @click.option(
     "--shared",
     type=click.Path(file_okay=False, exists=True, path_type=Path),

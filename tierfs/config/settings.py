@@ -85,7 +85,7 @@ class Settings:
         metadata=_key(
             _directory,
             "Directory of this node's local tier, on node-local NVMe (XFS with reflink is best; "
-            "ext4 works). Made when it is missing; must be empty or ours.",
+            "ext4 works). It must exist and be empty or ours.",
         )
     )
     shared: Path = field(

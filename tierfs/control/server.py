@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ class ControlServer:
         self.handlers = handlers
         self._directory = directory
         self._listener: trio.SocketListener | None = None
+        self._answering = 0
+        self._quiet = trio.lowlevel.ParkingLot()
 
     def listen(self) -> None:
         """Make the directory and the socket, replacing what a killed daemon left. Blocking, short.
@@ -89,6 +92,11 @@ class ControlServer:
             raise RuntimeError("listen() comes first")
         await trio.serve_listeners(self._serve, [self._listener])
 
+    async def idle(self) -> None:
+        """Return when every request that came in has its answer."""
+        while self._answering:
+            await self._quiet.park()
+
     async def aclose(self) -> None:
         """Stop listening and remove the socket."""
         if self._listener is not None:
@@ -100,14 +108,27 @@ class ControlServer:
         try:
             async with stream:
                 line = await _read_line(stream)
-                if line is None:
-                    return
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
-                    await self._answer(stream, line)
-                    nursery.cancel_scope.cancel()
+                if line is not None:
+                    with self._counted():
+                        await self._answer_unless_gone(stream, line)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client went away; there is nobody to tell
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
+            if not self._answering:
+                self._quiet.unpark_all()
+
+    async def _answer_unless_gone(self, stream: trio.SocketStream, line: bytes) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
+            await self._answer(stream, line)
+            nursery.cancel_scope.cancel()
 
     async def _answer(self, stream: trio.SocketStream, line: bytes) -> None:
         async def send(progress: Progress) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from tests.harness.waiting import wait_until
 from tierfs.control import access, client, discovery, requests
@@ -155,6 +156,34 @@ async def test_client_that_goes_takes_its_request_back() -> None:
             await started.wait()
             await stream.aclose()
             await cancelled.wait()
+
+
+async def test_idle_waits_for_answers() -> None:
+    started, go = trio.Event(), trio.Event()
+    order = []
+
+    async def accept(request: requests.Accept, peer: Peer, send: Send) -> tuple[Decided, int]:
+        started.set()
+        await go.wait()
+        order.append("answered")
+        return Decided(path=request.path, state="pending"), 0
+
+    async with serving(accept=accept) as server, trio.open_nursery() as nursery:
+        await server.idle()
+
+        async def client_() -> None:
+            await asked(requests.Accept(path="/x"))
+
+        async def shutdown() -> None:
+            await server.idle()
+            order.append("idle")
+
+        nursery.start_soon(client_)
+        await started.wait()
+        nursery.start_soon(shutdown)
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+    assert order == ["answered", "idle"]
 
 
 async def test_daemon_that_dies_is_told_apart_from_an_answer() -> None:
