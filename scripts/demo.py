@@ -160,10 +160,14 @@ def story(root: Path) -> None:
         f"   {total} MiB saved and closed after {time.monotonic() - started:.2f} s, on NVMe only."
     )
     status = json.loads(tierfs("status", first.mount, "--json"))
-    print(
-        f"   {status['pending_files']} files ({status['pending_bytes']:,} bytes) are not shared yet"
-    )
-    print("   (or fewer: sending began at once). If the node died now, those would be lost.")
+    if status["pending_files"]:
+        print(
+            f"   {status['pending_files']} files ({status['pending_bytes']:,} bytes) are not shared"
+        )
+        print("   yet: sending began at once and goes on. They would be lost with the node.")
+    else:
+        print("   Sending began at once and is done already, as this checkpoint is small. What is")
+        print("   not sent yet would be lost with the node; status says how much that is.")
 
     step(
         "The save is made safe",
