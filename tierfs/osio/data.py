@@ -48,9 +48,9 @@ class Data(Labelled):
     @labelled
     def pread(self, step: str, fd: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes at `offset`; short only at the end of the file."""
-        self._enter(step, fd)
         return os.pread(fd, size, offset)
 
+    @labelled
     def pwrite_all(
         self, step: str, fd: int, data: bytes | bytearray | memoryview, offset: int
     ) -> None:

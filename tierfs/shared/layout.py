@@ -24,6 +24,7 @@ XATTR_DIGEST = b"user.tierfs.digest"
 """On a file: the digest that was verified when it was sent. Information, never evidence."""
 
 _CARRIED = (b"user.", b"trusted.", b"system.posix_acl_", b"security.capability")
+_NOT_CARRIED = (XATTR_PREFIX, b"trusted.SGI_ACL_")
 _GENERATION = re.compile(rb"(\d{8})-[0-9a-f]{8}")
 _STAGED = re.compile(rb"\d+-.*|beside-\d+", re.DOTALL)
 _NAME_BYTES = 200
@@ -37,9 +38,10 @@ def hidden(path: bytes, name: Name) -> bool:
 def carried(name: bytes) -> bool:
     """Whether the xattr `name` is the application's and moves with a file between the tiers.
 
-    Labels of security modules belong to the machine, ``user.tierfs.*`` to the tier.
+    Labels of security modules belong to the machine, ``user.tierfs.*`` to the tier, and
+    ``trusted.SGI_ACL_*`` is how XFS lists its ACLs a second time.
     """
-    return name.startswith(_CARRIED) and not name.startswith(XATTR_PREFIX)
+    return name.startswith(_CARRIED) and not name.startswith(_NOT_CARRIED)
 
 
 def encode_id(directory: ObjectId) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import stat
 import subprocess
@@ -201,6 +202,15 @@ def test_mounts_are_told_apart(root: int) -> None:
     assert OS().mount_id("t", root) == OS().mount_id("t", root) != OS().mount_id("t", proc)
     assert not OS().is_nfs("t", root)
     os.close(proc)
+
+
+def test_every_method_passes_the_seam() -> None:
+    unlabelled = [
+        name
+        for name, value in inspect.getmembers(OS, inspect.isfunction)
+        if not name.startswith("_") and not hasattr(value, "__wrapped__")
+    ]
+    assert unlabelled == ["data_ranges"]  # its steps are, one by one
 
 
 def test_errors_name_step_and_path(tmp_path: Path) -> None:
