@@ -63,6 +63,7 @@ def _run(arguments: list[str] | None) -> int:
         outcome = cli.main(args=arguments, prog_name="tierfs", standalone_mode=False)
         sys.stdout.flush()
     except click.Abort:
+        click.echo("tierfs: interrupted; the daemon goes on", err=True)
         return INTERRUPTED
     except click.ClickException as error:
         error.show()

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from logging.handlers import RotatingFileHandler
 
 import trio
 
@@ -17,6 +18,9 @@ from tierfs.errors import TierfsError
 
 log = logging.getLogger("tierfs")
 
+LOG_BYTES = 16 << 20
+"""Of the log and of the one before it: /run is memory."""
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -25,6 +29,11 @@ class Ready:
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody still waits for a word."""
+        return self._fd is not None
 
     def tell(self, line: str) -> None:
         """Writes `line` for the starter; the first one counts."""
@@ -58,18 +67,22 @@ def main() -> int:
 
 
 def _start_logging(settings: Settings, log_file: str | None) -> None:
-    logging.basicConfig(
-        level=settings.log_level.upper(), format=FORMAT, filename=log_file, force=True
+    handler = (
+        RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=1)
+        if log_file is not None
+        else logging.StreamHandler()
     )
+    logging.basicConfig(level=settings.log_level.upper(), format=FORMAT, handlers=[handler])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 def _refuse(ready: Ready, reason: str) -> int:
-    log.error("%s", reason)
-    if ready._fd is None:
+    if ready.is_awaited:
+        log.error("%s", reason)
+        ready.tell(reason)
+    else:
         print(f"tierfs: {reason}", file=sys.stderr)
-    ready.tell(reason)
     return 1
 
 
