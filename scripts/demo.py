@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from tierfs.control import session_directory
+
 Tensors = dict[str, np.ndarray]
 
 SHARDS = 3
@@ -72,6 +74,7 @@ class Node:
         os.kill(self.pid, signal.SIGKILL)
         tierfs("umount", "--force", self.mount)
         shutil.rmtree(self.local)
+        shutil.rmtree(session_directory(str(self.mount)))
 
 
 def make_tensors() -> list[Tensors]:

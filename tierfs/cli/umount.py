@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 from typing import Any
 
 import click
@@ -57,6 +58,9 @@ def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
             return 0
         if exit_code == 0:
             _wait_for_end(place, daemon)
+    if exit_code == 0 and not force:
+        # All is committed, and the next mount makes it anew: nothing is left to look up here.
+        shutil.rmtree(session_directory(place), ignore_errors=True)
     _say_end(place, result, exit_code, forced=force)
     return exit_code
 
