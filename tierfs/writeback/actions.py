@@ -9,27 +9,24 @@ then, in one synchronous step again, let everybody know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
 from tierfs.model import Kind, ObjectId, Op, OpKind, OpState, Phase
-from tierfs.shared import SharedTier
 from tierfs.writeback import steps
 from tierfs.writeback.failures import path_of
 from tierfs.writeback.results import Applied, NothingToDo, NotYet
 from tierfs.writeback.rooms import LocalFailure, Rooms
 from tierfs.writeback.staging import Stager
-from tierfs.writeback.steps import Call
+from tierfs.writeback.steps import Call, FinalCall
 from tierfs.writeback.times import DirectoryTimes, changed_directories
 
 log = logging.getLogger(__name__)
 
 DECLARED = frozenset({OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME})
 """Ops that a crash can leave in doubt. The others need no row for it: they can be repeated."""
-
-FinalCall = Callable[[SharedTier, Call], Applied]
 
 
 class Actions:
@@ -63,7 +60,7 @@ class Actions:
 
     async def put_times_right(self, op: Op, applied: Applied) -> None:
         """Give the directories that are finished with `op` the time of their last change."""
-        self._times.committed(op, applied.mtimes)
+        self._times.committed(op, applied.before, applied.after)
         await self._note_asked_time(op)
         for due in self._times.due(op):
             try:
@@ -197,7 +194,7 @@ class Actions:
         try:
             if op.kind in DECLARED:
                 await self._rooms.journal.post(SaveOp(op)).synced()
-            return await self._rooms.on_shared(final, self._rooms.shared, self._call(op))
+            return await self._observed(op, final)
         except NothingToDo:
             raise
         except Exception:
@@ -206,6 +203,15 @@ class Actions:
                 return applied
             self._take_back(op, before)
             raise
+
+    async def _observed(self, op: Op, final: FinalCall) -> Applied:
+        call = self._call(op)
+        tokens = self._times.begin(tuple(call.directories))
+        try:
+            applied = await self._rooms.on_shared(steps.observed, final, self._rooms.shared, call)
+        finally:
+            alone = self._times.end(tokens)
+        return replace(applied, before={d: m for d, m in applied.before.items() if d in alone})
 
     async def _resume(self, op: Op) -> Applied | None:
         applied = await self.outcome(op)

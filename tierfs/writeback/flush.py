@@ -109,14 +109,15 @@ class Flushes:
 
     def _can_go_on(self, waiter: _Waiter) -> bool:
         """Whether any op can; the one found last time is asked first, so that it stays cheap."""
+        now = self._rooms.clock()
         witness = waiter.witness
-        if witness is not None and witness.row in waiter.left and self._free(witness):
+        if witness is not None and witness.row in waiter.left and self._free(witness, now):
             return True
-        waiter.witness = next((op for op in waiter.left.values() if self._free(op)), None)
+        waiter.witness = next((op for op in waiter.left.values() if self._free(op, now)), None)
         return waiter.witness is not None
 
-    def _free(self, op: Op) -> bool:
-        return not self._rooms.backlog.blocked_for_good(op)
+    def _free(self, op: Op, now: float) -> bool:
+        return not self._rooms.backlog.blocked_for_good(op, now)
 
     def _progress(self, waiter: _Waiter) -> FlushProgress:
         transfers = [t for t in self._stager.transfers() if t.op.row in waiter.left]
@@ -140,7 +141,7 @@ class Flushes:
                 stuck.append(op)
             elif op.state in UNCLOSED:
                 open_.append(op)
-            elif self._free(op):
+            elif self._free(op, now):
                 remaining.append(op)
             else:
                 held.append(Held(op, self._rooms.backlog.explain(op, now)))

@@ -14,13 +14,14 @@ class Applied:
 
     Attributes:
         st: what stands under its name now; None of removals.
-        mtimes: the mtime that it left each directory with whose content it changed.
+        before, after: mtimes of the directories whose content it changed.
         adopted: MKDIR: the directory was there, made by somebody else.
         tagged: MKDIR: it carries our id.
     """
 
     st: os.stat_result | None
-    mtimes: dict[ObjectId, int] = field(default_factory=dict)
+    before: dict[ObjectId, int] = field(default_factory=dict)
+    after: dict[ObjectId, int] = field(default_factory=dict)
     adopted: bool = False
     tagged: bool = False
 

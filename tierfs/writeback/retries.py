@@ -110,11 +110,16 @@ class Retries:
         with trio.move_on_after(max(0.0, min(dues, default=math.inf) - self._rooms.clock())):
             await self.stuck_changed.wait()
 
+    def went_well(self, op: Op) -> None:
+        """A step of `op` succeeded: what comes next may fail for other reasons."""
+        self._failed.pop(op.row, None)
+        if op.mark is None:
+            op.error = None
+
     def over(self, op: Op) -> None:
-        """`op` is committed, dropped, or begins anew: nothing is known against it."""
+        """`op` is committed, dropped or taken back."""
         self._failed.pop(op.row, None)
         self._stuck.pop(op.row, None)
-        op.error = None
 
     def report(self) -> tuple[RetryStatus, ...]:
         """The ops that are tried again by themselves, oldest first."""

@@ -56,4 +56,3 @@ class Rooms:
     async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run a blocking call on names of the shared tier in a thread."""
         return await trio.to_thread.run_sync(call, *args, limiter=self.shared.shared_limiter)
-

@@ -45,8 +45,8 @@ class Lane:
     """Up to `width` ops at once, of those that need this kind of work and that `want` accepts."""
 
     width: int
-    work: Work
-    want: Callable[[Op], bool]
+    work: tuple[Work, ...]
+    want: Callable[[Op], bool] | None
     action: Action
 
 
@@ -175,11 +175,10 @@ class WriteBack:
                 nursery.start_soon(self._work_lane, lane)
 
     def _lanes(self) -> Iterable[Lane]:
-        settings = self._settings
-        small = settings.small_bytes
-        yield Lane(settings.transfer_files, Work.STAGE, lambda op: True, self._stage)
-        yield Lane(settings.small_files, Work.STAGE, lambda op: op.size <= small, self._stage)
-        yield Lane(settings.publishers, Work.PUBLISH, self._may_go, self._actions.apply)
+        files, small = self._settings.transfer_files, self._settings.small_files
+        yield Lane(files, (Work.STAGE_LARGE, Work.STAGE_SMALL), None, self._stage)
+        yield Lane(small, (Work.STAGE_SMALL,), None, self._stage)
+        yield Lane(self._settings.publishers, (Work.PUBLISH,), self._may_go, self._actions.apply)
 
     def _may_go(self, op: Op) -> bool:
         return op.durable and not self._recovery.concerns(op)
@@ -226,7 +225,7 @@ class WriteBack:
         if not self._rooms.alive(op):
             return  # taken back between being taken and now
         await self._stager.stage(op)
-        self._retries.over(op)
+        self._retries.went_well(op)
 
     def _settled(self, op: Op, applied: Applied | None) -> None:
         if applied is None:

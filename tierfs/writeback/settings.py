@@ -11,10 +11,10 @@ class WritebackSettings:
 
     Attributes:
         transfer_files: files staged at once.
-        small_files: further ones at once, if they are small: they do not queue behind large ones.
+        small_files: further ones at once if they are small (`OrderSettings.small_bytes`): they do
+            not queue behind large ones.
         publishers: names changed at once.
         syncers: objects made durable on the local tier at once.
-        small_bytes: a file up to this size is small.
         first_retry_seconds: pause after a first failure; it doubles with each further one
         last_retry_seconds: up to this.
         stuck_retry_seconds: pause between the attempts of an op that is stuck.
@@ -25,7 +25,6 @@ class WritebackSettings:
     small_files: int = 4
     publishers: int = 8
     syncers: int = 8
-    small_bytes: int = 1 << 20
     first_retry_seconds: float = 0.2
     last_retry_seconds: float = 30.0
     stuck_retry_seconds: float = 300.0

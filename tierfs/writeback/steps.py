@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from tierfs.errors import DirectoryGone
 from tierfs.local import ObjectStore
@@ -71,6 +72,9 @@ class Call:
         return self.place2
 
 
+FinalCall = Callable[[SharedTier, Call], Applied]
+
+
 def look(store: ObjectStore, object_id: ObjectId, kind: Kind | None) -> Look:
     """The attributes, xattrs and target of a local object."""
     attributes = store.attributes(object_id, kind)
@@ -93,15 +97,21 @@ def stage(shared: SharedTier, call: Call, found: Look) -> Staged:
     )
 
 
+def observed(final: FinalCall, shared: SharedTier, call: Call) -> Applied:
+    """Make the final call of an op, and note the mtimes of its directories around it."""
+    before = _mtimes(shared, call)
+    applied = final(shared, call)
+    return replace(applied, before=before, after=_mtimes(shared, call))
+
+
 def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
     """Give what was staged its final name."""
     if call.kind is not OpKind.MKDIR:
         st = shared.publish_file(staged, call.place, call.name)
-        return Applied(st, mtimes(shared, call))
+        return Applied(st)
     entry = shared.publish_directory(staged, call.place, call.name)
     return Applied(
         entry.st,
-        mtimes(shared, call),
         adopted=entry.st.st_ino != staged.inode,
         tagged=entry.directory_id == call.object,
     )
@@ -110,12 +120,10 @@ def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
 def rename(shared: SharedTier, call: Call) -> Applied:
     """Rename what stands under (place2, name2)."""
     try:
-        st = shared.rename(
-            call.source, call.name2, call.place, call.name, call.inode, call.flags
-        )
+        st = shared.rename(call.source, call.name2, call.place, call.name, call.inode, call.flags)
     except FileNotFoundError:
         raise NothingToDo("it was removed or renamed outside this mount") from None
-    return Applied(st, mtimes(shared, call))
+    return Applied(st)
 
 
 def link(shared: SharedTier, call: Call) -> Applied:
@@ -128,28 +136,26 @@ def link(shared: SharedTier, call: Call) -> Applied:
         )  # fmt: skip
     except FileNotFoundError:
         raise NothingToDo("its source was removed or renamed outside this mount") from None
-    return Applied(st, mtimes(shared, call))
+    return Applied(st)
 
 
 def remove(shared: SharedTier, call: Call) -> Applied:
     """Remove a name, if it still is what was meant."""
     if call.kind is OpKind.UNLINK:
         shared.unlink(call.place, call.name, call.inode)
-        return Applied(None, mtimes(shared, call))
+        return Applied(None)
     try:
         shared.rmdir(call.place, call.name, call.inode)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise NothingToDo("files that were not removed here are in it") from None
-    return Applied(None, mtimes(shared, call))
+    return Applied(None)
 
 
 def set_attributes(shared: SharedTier, call: Call, found: Look) -> Applied:
     """Give a committed entry those attributes of its local object that `fields` names."""
-    st = shared.set_attributes(
-        call.place, call.name, call.inode, _change(call.fields, found)
-    )
+    st = shared.set_attributes(call.place, call.name, call.inode, _change(call.fields, found))
     if st is None:
         raise NothingToDo("it was removed or replaced outside this mount")
     return Applied(st)
@@ -162,16 +168,13 @@ def outcome(shared: SharedTier, call: Call) -> Applied | None:
     entry = shared.lookup(call.place, call.name)
     return Applied(
         None if entry is None else entry.st,
-        mtimes(shared, call),
+        after=_mtimes(shared, call),
         tagged=entry is not None and entry.directory_id == call.object,
     )
 
 
-def mtimes(shared: SharedTier, call: Call) -> dict[ObjectId, int]:
-    """The mtime of each directory that `call` has changed.
-
-    The op is committed by now: a directory that cannot be looked at is left out.
-    """
+def _mtimes(shared: SharedTier, call: Call) -> dict[ObjectId, int]:
+    """The mtime of each directory that `call` changes; one that cannot be seen is left out."""
     found = {}
     for directory, place in call.directories.items():
         try:

@@ -2,7 +2,8 @@
 
 A commit gives its directory the time of the commit; applications (rotation by mtime) rely on the
 order in which they made their changes. So when the last pending op below a directory is committed,
-the directory gets the time of the latest change in it, unless somebody else has changed it since.
+the directory gets the time of the latest change in it: of ours as the application made it, or of
+somebody else's.
 """
 
 from __future__ import annotations
@@ -27,19 +28,30 @@ class _Touched:
     """A directory that commits have changed.
 
     Attributes:
-        changed_ns: latest change by an application.
+        changed_ns: latest change by an application here.
         seen_ns: mtime that the last of our commits left there.
+        others_ns: latest mtime found there that none of our commits made: it is no older than
+            somebody else's change.
         asked: (when it was asked for, mtime) of an explicit utimens.
     """
 
     changed_ns: int = 0
     seen_ns: int = 0
+    others_ns: int = 0
     asked: tuple[int, int] | None = None
 
     def wanted_ns(self) -> int:
-        if self.asked is not None and self.asked[0] >= self.changed_ns:
+        if self.asked is not None and self.asked[0] >= max(self.changed_ns, self.others_ns):
             return self.asked[1]
-        return self.changed_ns
+        return max(self.changed_ns, self.others_ns)
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Our final calls in one directory: how many are under way, how many were begun."""
+
+    running: int = 0
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +69,42 @@ class DirectoryTimes:
     def __init__(self, backlog: Backlog) -> None:
         self._backlog = backlog
         self._touched: dict[ObjectId, _Touched] = {}
+        self._calls: dict[ObjectId, _Calls] = {}
 
-    def committed(self, op: Op, mtimes: dict[ObjectId, int]) -> None:
-        """`op` was applied and left its directories with these mtimes."""
-        for directory, mtime_ns in mtimes.items():
+    def begin(self, directories: tuple[ObjectId, ...]) -> dict[ObjectId, int]:
+        """A call that changes `directories` begins; returns what `end` needs.
+
+        The value is 0 where another call is under way.
+        """
+        tokens = {}
+        for directory in directories:
+            calls = self._calls.setdefault(directory, _Calls())
+            calls.running += 1
+            calls.begun += 1
+            tokens[directory] = calls.begun if calls.running == 1 else 0
+        return tokens
+
+    def end(self, tokens: dict[ObjectId, int]) -> set[ObjectId]:
+        """The call ended; returns the directories in which it was the only one all the time."""
+        alone = set()
+        for directory, token in tokens.items():
+            calls = self._calls[directory]
+            calls.running -= 1
+            if token == calls.begun:
+                alone.add(directory)
+            if calls.running == 0:
+                del self._calls[directory]
+        return alone
+
+    def committed(self, op: Op, before: dict[ObjectId, int], after: dict[ObjectId, int]) -> None:
+        """`op` was applied. `before` and `after` are mtimes of the directories that it changed;
+        `before` only of those in which nothing else of ours happened meanwhile.
+        """
+        for directory, mtime_ns in after.items():
             touched = self._touched.setdefault(directory, _Touched())
+            found = before.get(directory, touched.seen_ns)
+            if found != touched.seen_ns:
+                touched.others_ns = max(touched.others_ns, found)
             touched.changed_ns = max(touched.changed_ns, op.changed_ns)
             touched.seen_ns = max(touched.seen_ns, mtime_ns)
 
