@@ -62,6 +62,7 @@ class Backlog:
         self._changed(item)
         self._reindex(self._rules.affected(item))
         self._end_temporary_holds(item)
+        self._hold_open_files_before(item)
         if item.is_commit_unlink:
             self._retract(item)
 
@@ -88,9 +89,10 @@ class Backlog:
         position = item.facts.position
         if all(self._indexes.same.next_after(key, position) is None for key in item.facts.keys):
             op.number = number
-        op.first = op.first or number
+        op.first = op.first or (number if item.floor is None else min(number, item.floor))
         self._holds.begin(item)
         self.update(op)
+        self._hold_open_files_before(item)
 
     def retarget(
         self,
@@ -116,6 +118,7 @@ class Backlog:
         self.update(op)
         self._holds.begin(item)
         self._end_temporary_holds(item)
+        self._hold_open_files_before(item)
 
     def update(self, op: Op) -> None:
         """Any field of `op` changed: state, mark, phase, size, object, targets."""
@@ -193,12 +196,14 @@ class Backlog:
     def depended(self, op: Op, besides: Op | None = None) -> bool:
         """Whether something issued later waits for `op`: it must not be dropped or superseded.
 
-        `besides` does not count: it is what would supersede it. Nothing depends on a marked op: a newer version is what it waits for.
+        `besides` does not count: it is what would supersede it. Of a marked op only what shares
+        its name or object counts, for the rest a newer version is what they wait for.
         """
         item = self._items[op.row]
+        found = self._dependents.of(item)
         if item.facts.mark is not None:
-            return False
-        return any(found.op is not besides for found in self._dependents.of(item))
+            found = self._dependents.bound_to(item)
+        return any(one.op is not besides for one in found)
 
     def blocked_for_good(self, op: Op, now: float) -> list[Op]:
         """A marked or open op that `op` is, or waits for, however indirectly; else empty.
@@ -306,6 +311,16 @@ class Backlog:
             if earlier is not None and earlier.facts.placement.is_temporary:
                 self._holds.drop(earlier)
                 self._recheck[earlier] = None
+
+    def _hold_open_files_before(self, item: Item) -> None:
+        """What is open while a commit name is issued is waited for until it is committed."""
+        if item.is_removal or not item.facts.placement.is_commit_name or not item.facts.counted:
+            return
+        number = item.facts.position[0]
+        for opened in self._indexes.opened.items(item.facts.parent):
+            if opened is not item and (opened.floor is None or opened.floor >= number):
+                opened.floor = number - 1
+                self._reindex([opened])
 
     def _retract(self, unlink: Item) -> None:
         """Have the commit name unlinked before the files that it vouches for."""

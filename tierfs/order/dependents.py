@@ -21,10 +21,14 @@ class Dependents:
 
         Of those that share a name only the next: the others wait for that one.
         """
-        yield from self._same_key(item)
-        yield from self._children(item)
+        yield from self.bound_to(item)
         yield from self._covering(item)
         yield from self._others(item)
+
+    def bound_to(self, item: Item) -> Iterator[Item]:
+        """Those that cannot be applied without `item`: of its keys, or in the directory made."""
+        yield from self._same_key(item)
+        yield from self._children(item)
 
     def held_by(self, item: Item) -> Iterator[Item]:
         """All that wait until `item` is closed, accepted, rewritten or discarded."""

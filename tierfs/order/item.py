@@ -50,6 +50,8 @@ class Item:
 
     Attributes:
         moved: (number, place) behind the unlink of a commit name, if it was moved there.
+        floor: number that it ranks before once it is flushed, since a commit name that was issued
+            while it was open must wait for it.
         lifted: gave up the place of its first FLUSH, since it waits for something later itself.
         lingering: flushed so long ago without a RELEASE that it counts as open.
         taken: a worker has it.
@@ -62,6 +64,7 @@ class Item:
     op: Op
     facts: Facts = field(init=False)
     moved: tuple[int, int] | None = None
+    floor: int | None = None
     lifted: bool = False
     lingering: bool = False
     taken: bool = False
@@ -90,6 +93,11 @@ class Item:
 def floats(op: Op, placement: Placement) -> bool:
     """Whether `op` ranks where its first FLUSH was."""
     return op.kind is OpKind.PUT and placement.klass is not Klass.ORDERED
+
+
+def is_marker(op: Op, placement: Placement) -> bool:
+    """Whether `op` makes a checkpoint whole or leads to one."""
+    return op.kind not in REMOVALS and (placement.is_commit_name or placement.is_pointer)
 
 
 def keys_of(op: Op) -> tuple[Key, ...]:

@@ -36,10 +36,6 @@ class Ranked(Generic[K]):
         if not found:
             del self._lists[key]
 
-    def count(self, key: K) -> int:
-        """How many items are under `key`."""
-        return len(self._lists.get(key, ()))
-
     def first(self, key: K, *, but: Item | None = None) -> Item | None:
         """The lowest item under `key`, `but` not counted."""
         return next((item for item in self._lists.get(key, ()) if item is not but), None)

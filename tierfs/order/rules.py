@@ -31,6 +31,7 @@ from tierfs.order.item import (
     directories_of,
     floats,
     is_guarded,
+    is_marker,
     is_open,
     keys_of,
     watched_by,
@@ -56,9 +57,8 @@ class Rules:
 
     def facts(self, item: Item, op: Op, placement: Placement) -> Facts:
         """What `item` is to be indexed by, from the op as it is now."""
-        number, place = item.moved or (op.number, 0)
-        position = (number, place, op.row)
         keys = keys_of(op)
+        position = self._position(item, op, placement, keys)
         facts = Facts(
             placement=placement,
             object=op.object,
@@ -76,16 +76,31 @@ class Rules:
         )
         return replace(facts, out=True) if self._is_out(item, facts) else facts
 
+    def _position(
+        self, item: Item, op: Op, placement: Placement, keys: tuple[Key, ...]
+    ) -> Position:
+        number, place = item.moved or (op.number, 0)
+        position = (number, place, op.row)
+        if item.floor is None or not op.first or floats(op, placement) or is_marker(op, placement):
+            return position
+        before = min((item.floor, 0, op.row), position)
+        return position if self._waits_above(item, op, before, position, keys) else before
+
+    def _waits_above(
+        self, item: Item, op: Op, rank: Position, position: Position, keys: tuple[Key, ...]
+    ) -> bool:
+        """Whether at `position` it waits for something of its keys or parent above `rank`."""
+        waits_for = [self._in.same.before(key, position, but=item) for key in keys]
+        waits_for.append(self._in.makers.first(op.parent))
+        return any(found is not None and found.facts.position > rank for found in waits_for)
+
     def _rank(
         self, item: Item, op: Op, placement: Placement, position: Position, keys: tuple[Key, ...]
     ) -> Position:
         if not floats(op, placement) or not op.first:
             return position
         rank = min((op.first, 0, op.row), position)
-        if not item.lifted:
-            waits_for = [self._in.same.before(key, position, but=item) for key in keys]
-            waits_for.append(self._in.makers.first(op.parent))
-            item.lifted = any(it is not None and it.facts.position > rank for it in waits_for)
+        item.lifted = item.lifted or self._waits_above(item, op, rank, position, keys)
         return position if item.lifted else rank
 
     def _is_out(self, item: Item, facts: Facts) -> bool:
@@ -94,12 +109,13 @@ class Rules:
             return True
         if any(self._in.marked.first(d, but=item) for d in facts.watched):
             return True
-        if not facts.guarded:
+        # A held rename stays in the order: it makes something too.
+        if not (facts.guarded and item.is_removal):
             return False
         cover, position = facts.placement.cover, facts.position
-        if any(self._in.dead_saves.before(d, position, but=item) for d in cover):
+        if any(self._in.dead_saves.before(d, position) for d in cover):
             return True
-        return item.is_removal and self._stuck_unlink(item, facts) is not None
+        return self._stuck_unlink(item, facts) is not None
 
     def _stuck_unlink(self, item: Item, facts: Facts) -> Item | None:
         if item.op.kind is OpKind.UNLINK and facts.placement.is_commit_name:
@@ -132,7 +148,8 @@ class Rules:
         Of many, the latest (which will probably be the last to go) or the earliest.
         """
         return (
-            self._same_key(item)
+            self._watched(item)
+            or self._same_key(item)
             or self._parent(item)
             or self._negative(item)
             or self._by_class(item, latest)
@@ -184,7 +201,7 @@ class Rules:
     def _ordered(self, item: Item, latest: bool) -> Wait | None:
         if item.is_removal:
             return self._removal(item, latest)
-        return self._watched(item) or self._open_files(item) or self._cover(item, latest)
+        return self._open_files(item) or self._cover(item, latest)
 
     def _watched(self, item: Item) -> Wait | None:
         for directory in item.facts.watched:
