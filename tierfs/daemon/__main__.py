@@ -6,6 +6,7 @@ import argparse
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import sys
 from logging.handlers import RotatingFileHandler
@@ -54,6 +55,7 @@ def main() -> int:
     ready = Ready(arguments.ready_fd)
     try:
         settings = decode(arguments.settings)
+        _raise_file_limit()
         _start_logging(settings, arguments.log_file)
         trio.run(serve, arguments.mountpoint, settings, lambda: ready.tell("ok"))
     except BaseException as error:
@@ -64,6 +66,12 @@ def main() -> int:
         ready.tell(f"{type(refusal).__name__}: {refusal}")
         return 1
     return 0
+
+
+def _raise_file_limit() -> None:
+    """Every open file of the mount is a descriptor here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _start_logging(settings: Settings, log_file: str | None) -> None:

@@ -34,7 +34,7 @@ from tierfs.daemon.mounting import umount
 from tierfs.daemon.report import Report, oldest_seconds
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
-from tierfs.model import ROOT, Kind, ObjectId, Op, OpKind
+from tierfs.model import ROOT, Op, OpKind
 from tierfs.namespace.nodes import Node
 from tierfs.writeback import FlushProgress
 
@@ -48,6 +48,7 @@ class Handlers:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._report = Report(rooms)
+        self._virtual = rooms.fs.virtual
         self._access = trio.CapacityLimiter(ACCESS_THREADS)
 
     def table(self) -> Mapping[str, Handler]:
@@ -271,7 +272,7 @@ class Handlers:
         attributes = await self._rooms.fs.lookup.attributes(node)
         return ListEntry(
             name=name, kind=str(node.kind), size=attributes.size,
-            state=self._report.state_of(node), tier=await self._report.tier_of(node),
+            state=self._virtual.state(node), tier=await self._virtual.tier(node),
         )  # fmt: skip
 
     async def locate(
@@ -280,35 +281,29 @@ class Handlers:
         rooms = self._rooms
         node = await self._node(request.path, peer)
         attributes = await rooms.fs.lookup.attributes(node)
-        local_path, shared_path, digest = None, None, None
-        obj = node.object
-        if obj is not None and node.kind is not Kind.DIRECTORY:
-            local_path = self._object_path(obj.id)
-        if node.shared is not None or node.directory is not None:
-            directory, name, inode = rooms.fs.lookup.shared_location(node)
-            if rooms.fs.core.places.exists(directory):
-                below = os.path.join(rooms.fs.core.places.path(directory), name)
-                shared_path = os.path.join(str(rooms.settings.shared), os.fsdecode(below))
-            if node.kind is Kind.FILE and inode is not None:
-                clean = await rooms.journal.clean_copy(inode)
-                if clean is not None:
-                    digest = clean.digest
-                    local_path = local_path or self._object_path(clean.object)
-        op = obj.put or rooms.backlog.of_object(obj.id) if obj is not None else None
+        virtual = self._virtual
+        op = virtual.op_of(node)
         explanation = (
             rooms.backlog.explain(op, time.monotonic()) if op is not None
             else "committed: the shared tier has it"
         )  # fmt: skip
         return LocateResult(
             path=request.path, kind=str(node.kind), size=attributes.size,
-            state=self._report.state_of(node), tier=await self._report.tier_of(node),
-            local_path=local_path, shared_path=shared_path, digest=digest,
+            state=self._virtual.state(node), tier=await self._virtual.tier(node),
+            local_path=await virtual.local_path(node), shared_path=self._shared_path(node),
+            digest=await virtual.digest(node),
             explanation=explanation,
         ), 0  # fmt: skip
 
-    def _object_path(self, object_id: ObjectId) -> str:
-        local = self._rooms.settings.local
-        return str(local / self._rooms.store.relative_path(object_id))
+    def _shared_path(self, node: Node) -> str | None:
+        places = self._rooms.fs.core.places
+        if node.directory is not None and not places.exists(node.directory):
+            return None
+        if node.directory is None and node.shared is None:
+            return None
+        directory, name, _ = self._rooms.fs.lookup.shared_location(node)
+        below = os.path.join(places.path(directory), name)
+        return os.path.join(str(self._rooms.settings.shared), os.fsdecode(below))
 
     async def _node(self, path: str, peer: Peer) -> Node:
         if not await may_see(path, peer, self._access):
@@ -331,7 +326,7 @@ class Handlers:
         op = await self._marked(request.path, peer)
         await self._rooms.fs.files.discard(op)
         node = await self._report.find(request.path)
-        state = "absent" if node is None else self._report.state_of(node)
+        state = "absent" if node is None else self._virtual.state(node)
         return Decided(path=request.path, state=state), 0
 
     async def _marked(self, path: str, peer: Peer) -> Op:
@@ -341,7 +336,7 @@ class Handlers:
             raise TierfsError(f"{path}: only root and the owner may decide this")
         op = node.object.put if node.object is not None else None
         if op is None or op.mark is None:
-            raise TierfsError(f"{path}: is {self._report.state_of(node)}; nothing to decide")
+            raise TierfsError(f"{path}: is {self._virtual.state(node)}; nothing to decide")
         return op
 
 

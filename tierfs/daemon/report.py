@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
-from tierfs.model import ROOT, Kind, Name, Op, OpKind, OpState
-from tierfs.namespace.nodes import Content, Node
+from tierfs.model import ROOT, Name, Op, OpKind, OpState
+from tierfs.namespace.nodes import Node
 
 
 class Report:
@@ -59,30 +59,6 @@ class Report:
         elif node is None and not found:
             raise TierfsError(f"{path}: no such file or directory")
         return sorted(found.values(), key=lambda op: op.number)
-
-    def state_of(self, node: Node) -> str:
-        """committed, pending, closed, open, stuck, suspect or torn."""
-        obj = node.object
-        op = None
-        if obj is not None:
-            op = obj.put or self._rooms.backlog.of_object(obj.id)
-        if op is None:
-            return "committed"
-        if op.mark is not None:
-            return str(op.mark)
-        if op.state is OpState.PUBLISHING:
-            return "pending"
-        return str(op.state)
-
-    async def tier_of(self, node: Node) -> str:
-        """local, shared or both; "-" of a directory."""
-        if node.kind is Kind.DIRECTORY:
-            return "-"
-        local = node.object is not None and node.object.content is Content.DATA
-        shared = node.shared is not None
-        if not local and node.shared is not None:
-            local = await self._rooms.journal.clean_copy(node.shared.inode) is not None
-        return "both" if local and shared else "local" if local else "shared"
 
     def pending(self) -> list[Op]:
         """All pending ops but those of files that are open."""

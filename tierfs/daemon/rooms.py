@@ -10,10 +10,9 @@ import trio
 
 from tierfs.config import Settings
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, clear_dead_mount
-from tierfs.errors import JournalError
 from tierfs.journal import DropOp, Journal
 from tierfs.local import ObjectStore
-from tierfs.model import JournalSnapshot, OpState
+from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
 from tierfs.namespace.core import Core, NamespaceSettings
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.order import Backlog, OrderSettings
@@ -67,7 +66,8 @@ async def build(mountpoint: str, settings: Settings, stack: AsyncExitStack) -> R
     store = ObjectStore.open(settings.local, system)
     stack.callback(store.close)
     clear_dead_mount(mountpoint)
-    journal = _open_journal(settings, store, system)
+    # a journal that was lost beside objects must not be taken for a fresh start
+    journal = Journal.open(settings.local / JOURNAL, system, create=store.is_empty())
     stack.callback(journal.close)
     shared = _join_shared(settings, store, journal, system, limiters)
     stack.callback(shared.close)
@@ -84,16 +84,6 @@ def _try_shared(settings: Settings, system: OS, limiters: Limiters) -> None:
         tier.probe()
     finally:
         tier.close()
-
-
-def _open_journal(settings: Settings, store: ObjectStore, system: OS) -> Journal:
-    path = settings.local / JOURNAL
-    if not path.exists() and any(True for _ in store.ids()):
-        raise JournalError(
-            f"{path} is missing but there are objects beside it: restore the journal, or move "
-            f"{settings.local}/objects away (they may hold files that were not committed)"
-        )
-    return Journal.open(path, system)
 
 
 def _join_shared(
@@ -119,13 +109,21 @@ def _join_shared(
 def _take_stock(store: ObjectStore, journal: Journal) -> JournalSnapshot:
     """Marks what the last mount left in doubt, and loads what is pending (G6)."""
     left_open = [op for op in journal.load().ops if op.state is OpState.OPEN]
-    there = set(store.ids()) if left_open else set()
-    journal.mark_torn(op.row for op in left_open if op.object in there)
-    journal.apply(*(DropOp(op.row) for op in left_open if op.object not in there))
+    lost = [op for op in left_open if not _has_object(store, op.object)]
+    journal.apply(*(DropOp(op.row) for op in lost))
+    journal.mark_torn(op.row for op in left_open if op not in lost)
     if store.boot_changed:
         journal.mark_undurable_suspect()
         store.remember_boot()
     return journal.load()
+
+
+def _has_object(store: ObjectStore, object_id: ObjectId) -> bool:
+    try:
+        store.attributes(object_id, Kind.FILE)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _assemble(
@@ -145,7 +143,7 @@ def _assemble(
         system, store, journal, backlog, places, shared, limiters.local, limiters.shared,
         NamespaceSettings(watermark=settings.watermark),
     )  # fmt: skip
-    fs = FileSystem(core)
+    fs = FileSystem(core, settings.local)
     writeback = WriteBack(
         backlog, places, journal, store, shared,
         WritebackSettings(transfer_files=settings.transfer_files),

@@ -140,7 +140,10 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        return await self._fs.attributes.getxattr(self._fs.tree.node(inode), name)
+        node = self._fs.tree.node(inode)
+        if name in self._fs.virtual.names:
+            return await self._fs.virtual.value(node, name)
+        return await self._fs.attributes.getxattr(node, name)
 
     @handler
     async def setxattr(
@@ -150,7 +153,9 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        return await self._fs.attributes.listxattr(self._fs.tree.node(inode))
+        names = await self._fs.attributes.listxattr(self._fs.tree.node(inode))
+        # as on a local file system: trusted.* is not shown to users (xattr(7))
+        return [name for name in names if ctx.uid == 0 or not name.startswith(b"trusted.")]
 
     @handler
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:

@@ -15,6 +15,7 @@ from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import Inheritance
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, Entry, Handle, LocalObject, Node
+from tierfs.shared import AttributeChange
 
 HIDDEN = b"user.tierfs."
 MAKERS = (OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK)
@@ -70,6 +71,9 @@ class AttributeCalls:
                 atime_ns=changes.atime_ns, mtime_ns=changes.mtime_ns,
             )  # fmt: skip
 
+        if node.directory == ROOT:
+            await self._change_root(changes)
+            return
         await self._change(node, changes.fields, apply)
         if node.directory is not None and changes.mtime_ns is not None:
             self._core.tree.directories[node.directory].changed_ns = 0
@@ -78,6 +82,9 @@ class AttributeCalls:
         """Sets an xattr; those of tierfs itself are refused."""
         refuse_ours(name)
         refuse_user_on_special(node, name)
+        if node.directory == ROOT:
+            await self._apply_to_root(AttributeChange(xattrs={name: value}))
+            return
         await self._change(
             node, (field_of(name),), lambda obj: self._core.store.set_xattr(obj.id, name, value)
         )
@@ -87,6 +94,9 @@ class AttributeCalls:
         refuse_ours(name)
         if name not in await self.listxattr(node):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        if node.directory == ROOT:
+            await self._apply_to_root(AttributeChange(xattrs={name: None}))
+            return
         await self._change(
             node, (field_of(name),), lambda obj: self._core.store.remove_xattr(obj.id, name)
         )
@@ -121,6 +131,23 @@ class AttributeCalls:
         directory, name, _ = self._lookup.shared_location(node)
         return await core.at(directory, core.shared.xattrs, name)
 
+    async def _change_root(self, changes: Changes) -> None:
+        change = AttributeChange(
+            mode=changes.mode,
+            uid=changes.uid,
+            gid=changes.gid,
+            atime_ns=changes.atime_ns,
+            mtime_ns=changes.mtime_ns,
+        )
+        await self._apply_to_root(change)
+        if changes.mtime_ns is not None:
+            self._core.tree.directories[ROOT].changed_ns = 0
+
+    async def _apply_to_root(self, change: AttributeChange) -> None:
+        """The root was there before every op: it is changed on the shared tier at once."""
+        await self._core.at(ROOT, self._core.shared.set_attributes, b"", None, change)
+        self._inheritance.changed(ROOT)
+
     # -- how a change is carried out -------------------------------------------------------------
 
     async def _change(
@@ -128,12 +155,10 @@ class AttributeCalls:
     ) -> None:
         async with node.lock:
             obj = node.object
-            if node.directory == ROOT:
-                raise OSError(errno.EPERM, "the root is that of the shared tier: change it there")
             if obj is None or obj.content is Content.NONE:
                 obj = await self._stub(node)
             await self._core.local(apply, obj)
-            obj.attributes = obj.xattrs = None
+            obj.changed()
             if node.directory is not None:
                 self._inheritance.changed(node.directory)
             maker = self._maker(node, obj)

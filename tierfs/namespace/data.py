@@ -208,6 +208,7 @@ class Data:
         """The content of `obj` is changing: what is being sent of it is not its content."""
         obj.dirty = True
         obj.attributes = None
+        obj.version += 1
         if obj.put is not None:
             obj.put.data_version += 1
 

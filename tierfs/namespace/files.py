@@ -29,6 +29,7 @@ from tierfs.namespace.data import Data
 from tierfs.namespace.inheritance import Inheritance, make_newborn
 from tierfs.namespace.lookup import Lookup, missing
 from tierfs.namespace.nodes import Content, DirectoryState, Entry, Handle, LocalObject, Node
+from tierfs.namespace.pointers import targets_of
 from tierfs.osio.processes import was_killed
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
@@ -291,7 +292,11 @@ class Files:
             self._number(op, attributes)
         if op.state is OpState.OPEN:
             await self._unchanged(node, obj, op)
-        elif op.state is OpState.CLOSED:
+            return
+        op.targets = await targets_of(core, self._lookup, core.tree.directories[op.parent], op, obj)
+        if obj.writers or obj.put is not op:
+            return
+        if op.state is OpState.CLOSED:
             op.state = OpState.PENDING
             core.backlog.update(op)
             core.journal.post(SaveOp(op))

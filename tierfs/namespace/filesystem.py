@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from tierfs.model import JournalSnapshot, Op
 from tierfs.namespace.attributes import AttributeCalls
@@ -16,6 +17,7 @@ from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
 from tierfs.namespace.outcome import Outcomes
 from tierfs.namespace.recovery import restore
+from tierfs.namespace.virtual import Virtual
 from tierfs.writeback import WriteBack
 
 
@@ -24,11 +26,13 @@ class FileSystem:
 
     Attributes:
         lookup, files, names, listings, attributes: the calls of a file system by concern.
+        virtual: what tierfs itself says of a file.
         outcomes: what the write-back calls at the end of an op.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, local: Path) -> None:
         self.core = core
+        self.virtual = Virtual(core, local)
         self.tree = core.tree
         self.chores = Chores(core)
         self.lookup = Lookup(core)

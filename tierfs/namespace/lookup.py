@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from tierfs.model import Attributes, Kind, Name, ObjectId
 from tierfs.namespace.core import Core
-from tierfs.namespace.nodes import Content, DirectoryState, Location, Node
+from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
 
@@ -123,10 +123,7 @@ class Lookup:
         """What stat(2) says of `node`; `st` spares the question when it was just asked."""
         obj = node.object
         if obj is not None and obj.content is not Content.NONE:
-            if obj.attributes is None:
-                told = await self._core.local(self._core.store.attributes, obj.id)
-                obj.attributes = dataclasses.replace(told, kind=obj.kind)
-            attributes = obj.attributes
+            attributes = obj.attributes or await self._local_attributes(obj)
         else:
             attributes = Attributes.of(st if st is not None else await self._shared_stat(node))
         if node.directory is not None:
@@ -136,6 +133,13 @@ class Lookup:
         if len(node.names) > attributes.nlink or (obj is not None and obj.content is Content.DATA):
             return dataclasses.replace(attributes, nlink=max(1, len(node.names)))
         return attributes
+
+    async def _local_attributes(self, obj: LocalObject) -> Attributes:
+        version = obj.version
+        told = await self._core.local(self._core.store.attributes, obj.id, obj.kind)
+        if obj.version == version:  # else it is being written to, and will be asked again
+            obj.attributes = told
+        return told
 
     def _directory_attributes(self, directory: ObjectId, attributes: Attributes) -> Attributes:
         state = self._tree.directories[directory]

@@ -124,7 +124,7 @@ class Names:
         state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
         node.names.add((state.id, name))
         node.lookups += 1
-        obj.attributes = None
+        obj.changed()
         await ticket.written()
         core.writeback.submit(op)
 
@@ -206,7 +206,7 @@ class Names:
                 core.drop_op(op)
         node.names.discard((state.id, name))
         if node.object is not None:
-            node.object.attributes = None
+            node.object.changed()
         node.unlinked = not node.names
         return shared_inode, node.object
 

@@ -36,6 +36,7 @@ class LocalObject:
 
     Attributes:
         attributes: what the local tier says of it; None when it has to be asked again.
+        version: counts its changes; who awaited an answer compares it.
         fd: one descriptor that all handles share, positioned I/O only; -1 when closed.
         users: handles that use `fd`.
         writers: handles open for writing.
@@ -62,6 +63,12 @@ class LocalObject:
     origin: Signature | None = None
     clean: bool = False
     xattrs: frozenset[bytes] | None = None
+    version: int = 0
+
+    def changed(self) -> None:
+        """What is known of its attributes and xattrs may not be true any more."""
+        self.attributes = self.xattrs = None
+        self.version += 1
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,46 @@
+"""Which checkpoints a pointer file names (DESIGN 5, R2): it is held while one of them is not whole.
+
+`latest`, `latest_checkpointed_iteration.txt` and their like hold the name, or (Megatron) the
+number, of a directory beside them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tierfs.model import ObjectId, Op
+from tierfs.namespace.core import Core
+from tierfs.namespace.lookup import Lookup
+from tierfs.namespace.nodes import DirectoryState, LocalObject
+from tierfs.order import names
+
+MAX_BYTES = 64 << 10
+MAX_NAMES = 32
+_WORD = re.compile(rb"[^\s\"',:;{}\[\]()]+")
+
+
+async def targets_of(
+    core: Core, lookup: Lookup, state: DirectoryState, op: Op, obj: LocalObject
+) -> tuple[ObjectId, ...]:
+    """The directories beside a pointer that its content names; none for any other file."""
+    if names.role(op.name) is not names.Role.POINTER or not 0 < op.size <= MAX_BYTES or obj.fd < 0:
+        return ()
+    content = await core.local(core.os.pread, "pointer.read", obj.fd, MAX_BYTES, 0)
+    found = []
+    for word in list(dict.fromkeys(_WORD.findall(content)))[:MAX_NAMES]:
+        for name in _spellings(word):
+            node = await lookup.find(state, name)
+            if node is not None and node.directory is not None:
+                found.append(node.directory)
+                break
+    return tuple(found)
+
+
+def _spellings(word: bytes) -> list[bytes]:
+    """The directory names that a word of a pointer may stand for."""
+    first = word.strip(b"/").partition(b"/")[0]
+    if not 0 < len(first) <= 255 or first in (b".", b".."):
+        return []
+    if first.isdigit():
+        return [first, b"iter_%07d" % int(first)]
+    return [first]
