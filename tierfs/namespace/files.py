@@ -98,6 +98,7 @@ class Files:
         if obj is None:
             obj = core.add_object(node.kind, Content.DATA, clean.object)
             obj.origin = signature
+            obj.clean = True
         handle.object = obj
         try:
             await self._data.acquire(obj)
