@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from tierfs.local import ObjectStore
-from tierfs.model import Attributes, Kind, Name, ObjectId, Signature
+from tierfs.model import Attributes, CleanRecord, Kind, Name, ObjectId, Signature
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, Handle, LocalObject, Node
@@ -125,7 +125,7 @@ class Data:
                 xattrs = await core.local(read_xattrs, core.store, old.id)
             clean = await core.journal.clean_copy(st.st_ino)
             usable = clean is not None and clean.signature == obj.origin and keep
-            if usable and clean and await core.local(core.store.clone, clean.object, obj.id):
+            if usable and clean and await core.local(clone_if_there, core.store, clean, obj.id):
                 await core.local(apply_attributes, core.store, obj.id, attributes, xattrs)
                 await core.on_shared(core.os.close, "copyup.close", fd)
                 return
@@ -228,6 +228,14 @@ def make_object(
     )  # fmt: skip
     os.close(fd)
     apply_attributes(store, id_, attributes, xattrs)
+
+
+def clone_if_there(store: ObjectStore, clean: CleanRecord, target: ObjectId) -> bool:
+    """Reflinks a clean copy; False when that is not possible or it was evicted. Blocking."""
+    try:
+        return store.clone(clean.object, target)
+    except FileNotFoundError:
+        return False
 
 
 def apply_attributes(
