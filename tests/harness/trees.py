@@ -12,6 +12,9 @@ from pathlib import Path
 _OURS = (".tierfs",)
 _STAGING = ".staging_"
 
+# XFS shows root its ACLs a second time, in the form in which they are on disk.
+_NOT_COMPARED = ("user.tierfs.", "trusted.SGI_ACL_")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -101,7 +104,7 @@ def _xattrs(path: bytes) -> tuple[tuple[str, bytes], ...]:
     return tuple(
         (name, os.getxattr(path, name, follow_symlinks=False))
         for name in sorted(names)
-        if not name.startswith("user.tierfs.")
+        if not name.startswith(_NOT_COMPARED)
     )
 
 
