@@ -136,16 +136,17 @@ class Actions:
         kind = Kind.DIRECTORY if op.kind is OpKind.MKDIR else Kind.SYMLINK
         self._check(op)
         while True:
+            await self._stager.remove_stale(op)
             version = op.attr_version
             found = await rooms.local(steps.look, rooms.store, op.object, kind)
             staged = await rooms.on_shared(steps.stage, rooms.shared, self._call(op), found)
-            try:
-                self._check(op)
-                if op.attr_version == version:
-                    return await self._final(op, partial(steps.publish, staged), staged.inode)
-            finally:
-                if op.phase is not Phase.PUBLISHING:
-                    await rooms.on_shared(rooms.shared.discard, staged)
+            self._stager.abandon(op, staged)  # unless it is published
+            self._check(op)
+            if op.attr_version == version:
+                break
+        applied = await self._final(op, partial(steps.publish, staged), staged.inode)
+        self._stager.used(op)
+        return applied
 
     async def _change_names(self, op: Op, final: FinalCall) -> Applied:
         self._check(op)

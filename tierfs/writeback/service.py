@@ -268,7 +268,7 @@ class WriteBack:
         """The synchronous step that ends an op; `outcome` is None when the namespace did it."""
         del self._rooms.live[op.row]
         self._retries.over(op)
-        self._stager.discard(op)
+        self._stager.forget(op)
         if outcome is not None:
             self._rooms.backlog.remove(op)
             self._rooms.journal.post(*changes, *self._on_outcome(outcome))

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -42,6 +43,7 @@ class Stager:
         self._rooms = rooms
         self._transfers: dict[int, Transfer] = {}
         self._ready: dict[int, Ready] = {}
+        self._stale: dict[int, Staged] = {}
         self.rate = Rate(rooms.clock)
         self._discarded_send, self._discarded = trio.open_memory_channel[Staged](math.inf)
 
@@ -56,17 +58,16 @@ class Stager:
         transfer = Transfer(op, path_of(op), op.size, self._rooms.clock())
         self._transfers[op.row] = transfer
         try:
+            await self.remove_stale(op)
             staged = await self._send(op, transfer, lambda: self._changed(op, versions[0]))
+            self._ready[op.row] = Ready(staged, *versions)
+            if self._changed(op, versions[0]):
+                raise ObjectChanged
         except BaseException:
-            self._enter(op, Phase.QUEUED)
+            self.restage(op)
             raise
         finally:
             del self._transfers[op.row]
-        if self._changed(op, versions[0]):
-            self._discarded_send.send_nowait(staged)
-            self._enter(op, Phase.QUEUED)
-            raise ObjectChanged
-        self._ready[op.row] = Ready(staged, *versions)
         self._enter(op, Phase.STAGED)
 
     def ready(self, op: Op) -> Ready | None:
@@ -76,17 +77,35 @@ class Stager:
     def used(self, op: Op) -> None:
         """What was staged for `op` is published."""
         self._ready.pop(op.row, None)
+        self._stale.pop(op.row, None)
 
-    def discard(self, op: Op) -> None:
-        """What was staged for `op` is not wanted; it is removed in the background."""
-        ready = self._ready.pop(op.row, None)
-        if ready is not None:
-            self._discarded_send.send_nowait(ready.staged)
+    async def remove_stale(self, op: Op) -> None:
+        """Remove what was staged for `op` before and is not wanted any more."""
+        stale = self._stale.get(op.row)
+        if stale is not None:
+            await self._rooms.on_shared(self._rooms.shared.discard, stale)
+            del self._stale[op.row]
+
+    def abandon(self, op: Op, staged: Staged) -> None:
+        """Have `staged` removed when `op` is staged again or over."""
+        self._stale[op.row] = staged
 
     def restage(self, op: Op) -> None:
-        """Begin anew with `op`."""
-        self.discard(op)
+        """Begin anew with `op`; what was staged for it is removed before that."""
+        ready = self._ready.pop(op.row, None)
+        if ready is not None:
+            self.abandon(op, ready.staged)
         self._enter(op, Phase.QUEUED)
+        if not self._rooms.alive(op):
+            self.forget(op)
+
+    def forget(self, op: Op) -> None:
+        """`op` is over; what is still staged for it is removed in the background."""
+        ready = self._ready.pop(op.row, None)
+        stale = self._stale.pop(op.row, None)
+        for staged in (ready.staged if ready is not None else None, stale):
+            if staged is not None:
+                self._discarded_send.send_nowait(staged)
 
     async def sweep(self) -> None:
         """Remove what was discarded, until cancelled."""
@@ -133,7 +152,8 @@ class Stager:
                 raise LocalFailure from error
             raise
         finally:
-            rooms.shared.system.close("put.close_source", fd)
+            with suppress(OSError):  # nothing was written through it
+                rooms.shared.system.close("put.source_close", fd)
 
     def _job(self, op: Op, found: steps.Look, *, source_fd: int) -> FileJob:
         return FileJob(

@@ -237,9 +237,9 @@ async def test_a_failed_local_fsync_makes_the_file_suspect(tiers: tuple[Path, Pa
 
     async with running(open_rig(*tiers, FaultyOS(at("local.fsync", 1, fail)))) as rig:
         bad = rig.put("bad", b"b")
+        result = await rig.writeback.wait([bad])
         good = rig.put("good", b"g")
         await rig.writeback.committed(good)
-        result = await rig.writeback.wait([bad])
         assert result.stuck == (bad,)
         assert bad.mark is Mark.SUSPECT
         assert rig.journal.load().ops[0].mark is Mark.SUSPECT
