@@ -26,6 +26,12 @@ from tierfs.errors import TierfsError
 END_TIMEOUT = 60.0
 """Seconds that a daemon has to end after it detached; its locks are free only then."""
 
+FORCE_TIMEOUT = 5.0
+"""The same after --force: no signal ends a process that waits for a tier that hangs."""
+
+SILENCE = 10.0
+"""Seconds without a word after which --force goes on without the daemon."""
+
 _MNT_DETACH = 2  # umount2(2)
 
 
@@ -50,14 +56,20 @@ def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
         try:
             daemon = _descriptor_of(read_session(place).pid, stack)
             with progress.shown("umount") as on_event:
-                result, exit_code = call(place, request, on_event)
+                result, exit_code = call(
+                    place, request, on_event, silence=SILENCE if force else None
+                )
         except NoMount:
             if not force:
                 raise
             _detach_dead(place)
             return 0
-        if exit_code == 0:
-            _wait_for_end(place, daemon)
+        ended = exit_code != 0 or _has_ended(daemon, FORCE_TIMEOUT if force else END_TIMEOUT)
+    if not ended:
+        note = f"{place}: unmounted, but its daemon still waits for a tier that does not answer"
+        if not force:
+            raise TierfsError(note)
+        click.echo(f"tierfs: {output.shown(note)}; the next mount has to wait for it", err=True)
     if exit_code == 0 and not force:
         # All is committed, and the next mount makes it anew: nothing is left to look up here.
         shutil.rmtree(session_directory(place), ignore_errors=True)
@@ -75,13 +87,8 @@ def _descriptor_of(pid: int, stack: contextlib.ExitStack) -> int | None:
     return descriptor
 
 
-def _wait_for_end(place: str, daemon: int | None) -> None:
-    """Return when the daemon has ended: only then can its local tier be mounted again."""
-    if daemon is not None and not select.select([daemon], [], [], END_TIMEOUT)[0]:
-        raise TierfsError(
-            f"{place}: unmounted, but the daemon has not ended after {END_TIMEOUT:.0f} s; "
-            f"see its log in {session_directory(place)}"
-        )
+def _has_ended(daemon: int | None, seconds: float) -> bool:
+    return daemon is None or bool(select.select([daemon], [], [], seconds)[0])
 
 
 def _say_end(place: str, result: dict[str, Any], exit_code: int, *, forced: bool) -> None:
@@ -95,12 +102,12 @@ def _say_end(place: str, result: dict[str, Any], exit_code: int, *, forced: bool
 
 
 def _detach_dead(place: str) -> None:
-    """Take away the mount of a daemon that is gone. What it had pending is in its local tier."""
+    """Take away a mount without its daemon. What was pending is in the local tier."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(os.fsencode(place), _MNT_DETACH) != 0 and place in mountpoints():
         code = ctypes.get_errno()
         raise TierfsError(f"{place}: {os.strerror(code)}; unmounting needs root")
-    note = "its daemon was gone; detached. What was pending stays for the next mount"
+    note = "its daemon did not answer; detached. What was pending stays for the next mount"
     if output.wants_json():
         output.emit({"event": "result", "mountpoint": place, "note": note, "exit_code": 0})
     else:

@@ -43,18 +43,21 @@ def call(
     mountpoint: str,
     request: requests.Request,
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    *,
+    silence: float | None = None,
 ) -> tuple[dict[str, Any], int]:
     """Ask the daemon of `mountpoint`; its result and exit code.
 
     Args:
         on_event: gets each event as it comes.
+        silence: seconds without a message after which nobody is taken to answer.
 
     Raises:
         NoMount: nobody answers there.
         Refused: the daemon said no.
         ProtocolError: it broke off, or speaks another version.
     """
-    with closing(_conversation(mountpoint, request)) as messages:
+    with closing(_conversation(mountpoint, request, silence)) as messages:
         for message in messages:
             if "error" in message:
                 raise Refused(str(message["error"]), int(message["exit_code"]))
@@ -101,15 +104,20 @@ def status(path: AnyPath | None = None) -> dict[str, Any]:
 
 
 def _conversation(
-    mountpoint: str, request: requests.Request
+    mountpoint: str, request: requests.Request, silence: float | None
 ) -> Generator[dict[str, Any], None, None]:
     """Every message that the daemon sends, until it closes or is gone."""
     with _connected(mountpoint) as connection, connection.makefile("rb") as answers:
+        connection.settimeout(silence)
         with suppress(ConnectionError):  # it died; what it said before is still to be read
             connection.sendall(encode(requests.to_message(request)))
-        with suppress(ConnectionResetError):
+        try:
             for line in answers:
                 yield decode(line)
+        except ConnectionResetError:
+            return
+        except TimeoutError:
+            raise NoMount(f"{mountpoint}: its daemon does not answer") from None
 
 
 @contextmanager

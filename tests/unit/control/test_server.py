@@ -203,6 +203,18 @@ async def test_daemon_that_dies_is_told_apart_from_an_answer() -> None:
     await server.aclose()
 
 
+async def test_silence_is_no_answer() -> None:
+    async def status(request: requests.Status, peer: Peer, send: Send) -> tuple[Decided, int]:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with serving(status=status):
+        with pytest.raises(NoMount, match="does not answer"):
+            await trio.to_thread.run_sync(
+                partial(client.call, MOUNT, requests.Status(), silence=0.05)
+            )
+
+
 async def test_nobody_there() -> None:
     with pytest.raises(NoMount, match="does not answer"):
         await asked(requests.Status())
