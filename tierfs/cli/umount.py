@@ -55,26 +55,21 @@ def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
     with contextlib.ExitStack() as stack:
         try:
             daemon = _descriptor_of(read_session(place).pid, stack)
-            with progress.shown("umount") as on_event:
-                result, exit_code = call(
-                    place, request, on_event, silence=SILENCE if force else None
-                )
+            result, exit_code = _ask(place, request)
         except NoMount:
             if not force:
                 raise
             _detach_dead(place)
             return 0
-        ended = exit_code != 0 or _has_ended(daemon, FORCE_TIMEOUT if force else END_TIMEOUT)
-    if not ended:
-        note = f"{place}: unmounted, but its daemon still waits for a tier that does not answer"
-        if not force:
-            raise TierfsError(note)
-        click.echo(f"tierfs: {output.shown(note)}; the next mount has to wait for it", err=True)
-    if exit_code == 0 and not force:
-        # All is committed, and the next mount makes it anew: nothing is left to look up here.
-        shutil.rmtree(session_directory(place), ignore_errors=True)
+        if exit_code == 0:
+            _see_it_end(place, daemon, forced=force)
     _say_end(place, result, exit_code, forced=force)
     return exit_code
+
+
+def _ask(place: str, request: requests.Umount) -> tuple[dict[str, Any], int]:
+    with progress.shown("umount") as on_event:
+        return call(place, request, on_event, silence=SILENCE if request.force else None)
 
 
 def _descriptor_of(pid: int, stack: contextlib.ExitStack) -> int | None:
@@ -87,8 +82,17 @@ def _descriptor_of(pid: int, stack: contextlib.ExitStack) -> int | None:
     return descriptor
 
 
-def _has_ended(daemon: int | None, seconds: float) -> bool:
-    return daemon is None or bool(select.select([daemon], [], [], seconds)[0])
+def _see_it_end(place: str, daemon: int | None, *, forced: bool) -> None:
+    """Return when the daemon has ended: only then can its local tier be mounted again."""
+    seconds = FORCE_TIMEOUT if forced else END_TIMEOUT
+    if daemon is not None and not select.select([daemon], [], [], seconds)[0]:
+        note = f"{place}: unmounted, but its daemon still waits for a tier that does not answer"
+        if not forced:
+            raise TierfsError(note)
+        click.echo(f"tierfs: {output.shown(note)}; the next mount has to wait for it", err=True)
+    elif not forced:
+        # All is committed, and the next mount makes it anew: nothing is left to look up here.
+        shutil.rmtree(session_directory(place), ignore_errors=True)
 
 
 def _say_end(place: str, result: dict[str, Any], exit_code: int, *, forced: bool) -> None:
