@@ -69,7 +69,7 @@ class Dependents:
         facts = item.facts
         for directory in facts.directories:
             for found in self._in.removers.after(directory, facts.rank):
-                if facts.counted and (item.is_removal or not facts.out):
+                if facts.counted and facts.mark is not Mark.TORN:
                     yield found
         if item.is_commit_unlink:
             yield from self._after_commit_unlink(item)

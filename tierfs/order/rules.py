@@ -192,7 +192,8 @@ class Rules:
     def _content(self, item: Item, latest: bool) -> Wait | None:
         """What lies in the directory that `item` removes."""
         inside, position = item.facts.object, item.facts.position
-        for index in (self._in.removals, self._in.dead_removals, self._in.saves):
+        indexes = self._in.removals, self._in.dead_removals, self._in.saves, self._in.dead_saves
+        for index in indexes:
             found = index.before(inside, position, latest=latest)
             if found is not None:
                 return Wait(Reason.EARLIER, found)

@@ -32,7 +32,7 @@ def check_waits(world: World) -> None:
             watched = wait.reason is Reason.HELD and not item.facts.guarded
             if wait.reason not in NO_EDGES and not watched:
                 assert wait.item.facts.rank < item.facts.rank, (op, wait)
-                if wait.reason not in (Reason.SAME_NAME,):
+                if wait.reason is not Reason.SAME_NAME:
                     assert item in set(backlog._dependents.of(wait.item)), (op, wait)
             else:
                 assert item in set(backlog._dependents.held_by(wait.item)), (op, wait)
@@ -44,10 +44,12 @@ def check_dead_ends(world: World) -> None:
         roots = world.backlog.blocked_for_good(op, world.now)
         explanation = world.backlog.explain(op, world.now)
         assert roots, explanation
-        assert all(root.mark is not None or root.state.value in ("open", "closed") for root in roots)
+        assert all(
+            root.mark is not None or root.state.value in ("open", "closed") for root in roots
+        )
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", range(40))
 def test_everything_arrives_in_order(seed: int) -> None:
     world = World(seed)
     for _ in range(200):
@@ -55,25 +57,30 @@ def test_everything_arrives_in_order(seed: int) -> None:
     check_waits(world)
     world.close_all()
     world.drain()
-    assert not world.pending, [world.backlog.explain(op, world.now) for op in world.pending.values()]
+    assert not world.pending, [
+        world.backlog.explain(op, world.now) for op in world.pending.values()
+    ]
     assert world.shared == world.shown()
     assert world.published > 10
 
 
-@pytest.mark.parametrize("seed", range(1000, 1400))
+@pytest.mark.parametrize("seed", range(1000, 1040))
 def test_crashes_lose_nothing(seed: int) -> None:
     world = World(seed)
     for _ in range(5):
         for _ in range(40):
-            step(world, ISSUE + SEND)
+            step(world, ISSUE + SEND + ["mark"])
         world.crash()
     world.close_all()
+    world.unmark_all()
     world.drain()
-    assert not world.pending, [world.backlog.explain(op, world.now) for op in world.pending.values()]
+    assert not world.pending, [
+        world.backlog.explain(op, world.now) for op in world.pending.values()
+    ]
     assert world.shared == world.shown()
 
 
-@pytest.mark.parametrize("seed", range(2000, 2600))
+@pytest.mark.parametrize("seed", range(2000, 2060))
 def test_marks_hold_up_only_what_they_must(seed: int) -> None:
     world = World(seed)
     for round_ in range(4):
@@ -87,5 +94,7 @@ def test_marks_hold_up_only_what_they_must(seed: int) -> None:
     world.close_all()
     world.unmark_all()
     world.drain()
-    assert not world.pending, [world.backlog.explain(op, world.now) for op in world.pending.values()]
+    assert not world.pending, [
+        world.backlog.explain(op, world.now) for op in world.pending.values()
+    ]
     assert world.shared == world.shown()

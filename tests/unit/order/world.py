@@ -381,7 +381,7 @@ def check_promises(world: World, op: Op) -> None:
             continue
         if op.kind in REMOVALS:
             missed = other.kind not in REMOVALS and other.mark is not Mark.TORN
-            is_log = other.mark is not None and names.is_log(other.name)
+            is_log = other.mark is not None and classify(other).is_log
             assert not missed or is_log, f"removal {op} before the save {other}"
         elif other.kind not in REMOVALS:
             excused = other.mark is not None or _withdrawn(world, other)
@@ -425,4 +425,4 @@ def _withdrawn(world: World, op: Op) -> bool:
     watched = {op.parent} if classify(op).is_commit_name else set()
     watched |= {*op.targets} if classify(op).is_pointer else set()
     marked = [other for other in world.pending.values() if other.mark is not None]
-    return any(watched & _inside(other) and not names.is_log(other.name) for other in marked)
+    return any(watched & _inside(other) and not classify(other).is_log for other in marked)
