@@ -72,7 +72,7 @@ TRAINER = Shape(
 MEGATRON = Shape("megatron", "iter_{:07d}", ("__0_0.distcp", "__0_1.distcp"), "metadata.json")
 SHARDED = Shape(
     "sharded",
-    "hf_{}",
+    "step-{}",
     ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"),
     "model.safetensors.index.json",
 )

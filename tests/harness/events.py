@@ -127,7 +127,7 @@ class Recorder:
                 self._watch_below(path, announce=True)
         elif mask & (_DELETE | _MOVED_FROM):
             self._events.append(Event("vanished", path))
-        elif mask & _MODIFY:
+        elif mask & _MODIFY and not mask & _ISDIR:  # of a directory: its times were set
             self._events.append(Event("written", path))
 
     def _watch_below(self, directory: str, *, announce: bool) -> None:
