@@ -16,6 +16,7 @@ STAGING = b"staging"
 MEMBER_FILE = b"member.json"
 RETIRED_PREFIX = b"old-"
 FORMAT_VERSION = 1
+PROBE_FILES = (b"a", b"b")
 
 XATTR_PREFIX = b"user.tierfs."
 XATTR_ID = b"user.tierfs.id"
@@ -70,6 +71,11 @@ def beside_marker(row: int) -> Name:
 def beside_name(member: str, row: int) -> Name:
     """The name in the target directory where staging lies on another file system."""
     return b"%s%s_%d" % (STAGING_PREFIX, member.encode(), row)
+
+
+def probe_prefix(member: str) -> Name:
+    """How the directories in the root begin in which `member` tries what the tier can do."""
+    return b"%sprobe_%s_" % (STAGING_PREFIX, member.encode())
 
 
 def is_staged(name: Name) -> bool:

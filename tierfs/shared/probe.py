@@ -17,14 +17,14 @@ _OTHER_USER = 1
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def probe(system: OS, root: Path, root_fd: int) -> None:
+def probe(system: OS, root: Path, root_fd: int, member: str) -> None:
     """Raise TierError if the file system of `root` lacks what tierfs needs of it.
 
-    Works in a hidden directory that is removed again whatever happens.
+    Works in a hidden directory that is removed again; by the next sweep if the process dies.
     """
     if system.statvfs("probe.statvfs", root_fd).f_flag & os.ST_RDONLY:
         raise TierError(f"shared tier {root} is mounted read-only: mount it read-write")
-    name = layout.STAGING_PREFIX + b"probe_" + secrets.token_hex(8).encode()
+    name = layout.probe_prefix(member) + secrets.token_hex(4).encode()
     try:
         system.mkdir_at("probe.mkdir", root_fd, name, 0o700)
     except OSError as error:
@@ -35,7 +35,7 @@ def probe(system: OS, root: Path, root_fd: int) -> None:
         try:
             _try_all(system, root, directory)
         finally:
-            for entry in (b"a", b"b"):
+            for entry in layout.PROBE_FILES:
                 _quietly(system.unlink_at, "probe.unlink", directory, entry)
             system.close("probe.close", directory)
     finally:

@@ -40,7 +40,7 @@ class Registration(Staging):
                 f"shared tier {self.root} is another one than this node's local tier belongs to: "
                 f"mount the right one, or use a new local directory"
             )
-        probe(self.system, self.root, self.root_fd)
+        probe(self.system, self.root, self.root_fd, self.member)
 
     def register(self, node: str) -> str:
         """Make this member known under the label `node`; the id of the tier.

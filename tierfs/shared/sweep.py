@@ -51,6 +51,7 @@ class Sweeping(Staging):
         with self.member_staging() as directory:
             for name in self._retired(directory):
                 count += self._sweep_generation(directory, name)
+        self._sweep_probes()
         return count
 
     def foreign(self) -> list[str]:
@@ -102,6 +103,18 @@ class Sweeping(Staging):
             self.system.close("sweep.close", directory)
         self._delete(parent, DirItem(name, Kind.DIRECTORY, 0))
         return count
+
+    def _sweep_probes(self) -> None:
+        with self.opened(Place(b"")) as root:
+            for item in self.system.list_dir("sweep.list", root):
+                if item.name.startswith(layout.probe_prefix(self.member)):
+                    directory = self.system.open_at("sweep.open", root, item.name, _DIRECTORY)
+                    try:
+                        for name in layout.PROBE_FILES:
+                            self.remove(directory, name)
+                    finally:
+                        self.system.close("sweep.close", directory)
+                    self._delete(root, item)
 
     def _delete(self, directory: int, item: DirItem) -> None:
         try:

@@ -45,6 +45,12 @@ def root(xfs: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     yield from _fresh(xfs, request)
 
 
+@pytest.fixture
+def memory_root(tmpfs: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty directory on tmpfs."""
+    yield from _fresh(tmpfs, request)
+
+
 @pytest.fixture(params=["xfs", "ext4", "tmpfs"])
 def any_root(request: pytest.FixtureRequest) -> Iterator[Path]:
     """An empty directory on each of several file systems."""

@@ -69,3 +69,8 @@ def staging_names(tier: SharedTier) -> list[str]:
     """Everything in the staging directories of the tier's member."""
     top = tier.root / ".tierfs/staging" / tier.member
     return sorted(str(path.relative_to(top)) for path in top.glob("*/*"))
+
+
+def names(directory: Path) -> list[str]:
+    """What is in `directory`."""
+    return sorted(path.name for path in directory.iterdir())
