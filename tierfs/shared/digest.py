@@ -105,5 +105,7 @@ def _chunk_digest(
                 break
             hasher.update(view[:got])
             position += got
+    if position == span[0]:
+        return zeros_digest(kind, end - position)
     update_zeros(hasher, end - position)
     return hasher.digest()
