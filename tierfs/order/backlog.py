@@ -12,7 +12,7 @@ from tierfs.order.dependents import Dependents
 from tierfs.order.holds import Holds
 from tierfs.order.hopeless import Hopeless
 from tierfs.order.indexes import Indexes
-from tierfs.order.item import Item
+from tierfs.order.item import Item, fields_of
 from tierfs.order.ready import Ready, Work, work_of
 from tierfs.order.rules import Rules
 from tierfs.order.settings import OrderSettings
@@ -54,7 +54,7 @@ class Backlog:
         """`op` was issued, or its file was created. ValueError when its row is known already."""
         if op.row in self._items:
             raise ValueError(f"row {op.row} is in the backlog already")
-        item = Item(op)
+        item = Item(op, seen=fields_of(op))
         item.facts = self._rules.facts(item, op, self._classify(op))
         self._items[op.row] = item
         self._indexes.place(item)
@@ -123,9 +123,13 @@ class Backlog:
     def update(self, op: Op) -> None:
         """Any field of `op` changed: state, mark, phase, size, object, targets."""
         item = self._items[op.row]
-        self._holds.flushed(item)
-        self._reindex([item], self._classify(op))
         self._recheck[item] = None
+        seen, item.seen = item.seen, fields_of(op)
+        if seen == item.seen:
+            return
+        self._holds.flushed(item)
+        placed = seen[0] == item.seen[0]
+        self._reindex([item], None if placed else self._classify(op))
 
     def done_with(self, op: Op) -> None:
         """The worker that took `op` gives it back: staged, or failed."""
@@ -227,7 +231,7 @@ class Backlog:
 
         The backlog must not be changed meanwhile: make a list of it where that can happen.
         """
-        return (item.op for item in self._indexes.everything.ascending(directory))
+        return (item.op for item in self._indexes.everything.items(directory))
 
     def open_files(self, directory: ObjectId = ROOT) -> list[Op]:
         """The files open for writing in the subtree of `directory`, oldest first."""
@@ -244,8 +248,8 @@ class Backlog:
 
     def of_object(self, object_id: ObjectId) -> Op | None:
         """The last op issued that concerns the object."""
-        item = self._indexes.same.last((object_id, b""))
-        return None if item is None else item.op
+        items = self._indexes.same.items((object_id, b""))
+        return items[-1].op if items else None
 
     def ops_of_object(self, object_id: ObjectId) -> list[Op]:
         """All pending ops that concern the object, oldest first."""
@@ -253,7 +257,7 @@ class Backlog:
 
     def of_name(self, parent: ObjectId, name: Name) -> Op | None:
         """The last op issued that makes or takes the name (a link's source is neither)."""
-        for item in self._indexes.same.descending((parent, name)):
+        for item in reversed(self._indexes.same.items((parent, name))):
             op = item.op
             if op.kind is not OpKind.LINK or (op.parent, op.name) == (parent, name):
                 return op
@@ -317,7 +321,7 @@ class Backlog:
         if item.is_removal or not item.facts.placement.is_commit_name or not item.facts.counted:
             return
         number = item.facts.position[0]
-        for opened in self._indexes.opened.items(item.facts.parent):
+        for opened in list(self._indexes.opened.items(item.facts.parent)):
             if opened is not item and (opened.floor is None or opened.floor >= number):
                 opened.floor = number - 1
                 self._reindex([opened])

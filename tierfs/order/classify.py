@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tierfs.model import REMOVALS, Name, ObjectId, Op, OpKind
 from tierfs.order import names
@@ -49,40 +51,52 @@ class Placement:
     negative: tuple[ObjectId, Name] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """One of the names that an op concerns, with the directory ids that lead to it."""
+class _End(NamedTuple):
+    """One of the names that an op concerns, with the directory ids that lead to it.
+
+    `hidden`: R1 applies, it lies below a temporary or negative directory and is not negative
+    itself. `top`: index in the path of the topmost checkpoint, its own name included.
+    """
 
     scope: tuple[ObjectId, ...]
-    path: tuple[Name, ...]
+    name: Name
+    role: Role
+    hidden: bool
+    top: int | None
 
-    @property
-    def role(self) -> Role:
-        return names.role(self.path[-1]) if self.path else Role.NONE
-
-    @property
-    def hidden(self) -> bool:
-        """Whether R1 applies: below a temporary or negative directory, and not itself negative."""
-        return self.role is not Role.NEGATIVE and any(
-            names.role(name) in (Role.TEMPORARY, Role.NEGATIVE) for name in self.path[:-1]
-        )
-
-    @property
-    def top(self) -> int | None:
-        """Index in the path of the topmost checkpoint, its own name included."""
-        found = (i for i, name in enumerate(self.path) if names.is_checkpoint(name))
-        return next(found, None)
+    @classmethod
+    def of(cls, scope: tuple[ObjectId, ...], path: tuple[Name, ...]) -> _End:
+        """The end of an op that `path` leads to through `scope`."""
+        if not path:
+            return cls(scope, b"", Role.NONE, False, None)
+        role = names.role(path[-1])
+        hidden, top = _above(path[:-1])
+        if top is None and names.is_checkpoint(path[-1]):
+            top = len(path) - 1
+        return cls(scope, path[-1], role, hidden and role is not Role.NEGATIVE, top)
 
     @property
     def checkpoint(self) -> ObjectId | None:
         """The topmost checkpoint directory above it."""
-        top = self.top
-        return None if top is None or top + 1 >= len(self.scope) else self.scope[top + 1]
+        return None if self.top is None or self.is_top else self.scope[self.top + 1]
+
+    @property
+    def is_top(self) -> bool:
+        """Whether it is the topmost checkpoint itself, by its name."""
+        return self.top is not None and self.top == len(self.scope) - 1
 
     @property
     def holder(self) -> ObjectId:
         """The directory that holds the topmost checkpoint, else the one that holds the name."""
         return self.scope[-1] if self.top is None else self.scope[self.top]
+
+
+@functools.lru_cache(maxsize=8192)
+def _above(directories: tuple[Name, ...]) -> tuple[bool, int | None]:
+    """Whether one of `directories` is temporary or negative; the index of the first checkpoint."""
+    hidden = any(names.role(name) in (Role.TEMPORARY, Role.NEGATIVE) for name in directories)
+    tops = (index for index, name in enumerate(directories) if names.is_checkpoint(name))
+    return hidden, next(tops, None)
 
 
 def classify(op: Op, small_bytes: int = SMALL_BYTES) -> Placement:
@@ -92,8 +106,8 @@ def classify(op: Op, small_bytes: int = SMALL_BYTES) -> Placement:
     only the rename of a large file waits, not its transfer; flags without content (`*.done`) and
     pointers count up to `small_bytes`.
     """
-    end = _End(op.scope, op.path)
-    ends = (end, _End(op.scope2, op.path2)) if op.scope2 else (end,)
+    end = _End.of(op.scope, op.path)
+    ends = (end, _End.of(op.scope2, op.path2)) if op.scope2 else (end,)
     is_small = op.kind is not OpKind.PUT or op.size <= small_bytes
     is_commit = _is_commit(op, end, is_small)
     is_pointer = op.kind is OpKind.SYMLINK or (
@@ -152,7 +166,7 @@ def _cover(
 def _cover_of_end(op: Op, end: _End, is_commit: bool) -> ObjectId:
     if op.kind in REMOVALS:
         return end.holder
-    if op.kind is OpKind.RENAME and names.is_checkpoint(end.path[-1]) and not is_commit:
+    if op.kind is OpKind.RENAME and names.is_checkpoint(end.name) and not is_commit:
         return end.holder
     return end.scope[-1]
 
@@ -160,13 +174,12 @@ def _cover_of_end(op: Op, end: _End, is_commit: bool) -> ObjectId:
 def _is_temporary(op: Op, end: _End) -> bool:
     if op.kind not in (OpKind.PUT, OpKind.SYMLINK):
         return False
-    in_scratch = len(end.path) > 1 and names.is_scratch_directory(end.path[-2])
+    in_scratch = len(op.path) > 1 and names.is_scratch_directory(op.path[-2])
     return in_scratch or end.role is Role.TEMPORARY
 
 
 def _checkpoint(op: Op, end: _End) -> ObjectId | None:
-    is_one = op.kind in _DIRECTORY_OPS and end.top == len(end.path) - 1
-    return op.object if is_one else end.checkpoint
+    return op.object if op.kind in _DIRECTORY_OPS and end.is_top else end.checkpoint
 
 
 def _negative(op: Op) -> tuple[ObjectId, Name] | None:

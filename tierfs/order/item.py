@@ -44,11 +44,16 @@ class Facts:
     out: bool = False
 
 
+Seen = tuple[tuple[object, ...], tuple[object, ...]]
+"""Fields of an op: those that its placement depends on, and those that only its facts do."""
+
+
 @dataclass(slots=True, eq=False)
 class Item:
     """A pending op, what it is indexed by, and what the backlog remembers of it.
 
     Attributes:
+        seen: the fields of the op that its place, and the facts, were last computed from.
         moved: (number, place) behind the unlink of a commit name, if it was moved there.
         floor: number that it ranks before once it is flushed, since a commit name that was issued
             while it was open must wait for it.
@@ -62,6 +67,7 @@ class Item:
     """
 
     op: Op
+    seen: Seen
     facts: Facts = field(init=False)
     moved: tuple[int, int] | None = None
     floor: int | None = None
@@ -93,6 +99,14 @@ class Item:
 def floats(op: Op, placement: Placement) -> bool:
     """Whether `op` ranks where its first FLUSH was."""
     return op.kind is OpKind.PUT and placement.klass is not Klass.ORDERED
+
+
+def fields_of(op: Op) -> Seen:
+    """The fields of `op` that matter to the order, to see whether one has changed."""
+    placing = (
+        op.path, op.scope, op.path2, op.scope2, op.object, op.size, op.overwrites, op.targets,
+    )  # fmt: skip
+    return placing, (op.number, op.first, op.state, op.mark)
 
 
 def is_marker(op: Op, placement: Placement) -> bool:

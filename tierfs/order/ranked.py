@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from sortedcontainers import SortedKeyList
@@ -15,41 +15,54 @@ K = TypeVar("K", bound=Hashable)
 class Ranked(Generic[K]):
     """For each key the items under it, sorted by `order`; every call is O(log n).
 
-    An item's order must not change while it is in here. Empty keys take no memory.
+    An item's order must not change while it is in here. Empty keys take no memory, and a key with
+    one item (nearly every name and object has one) no more than an entry of a dict.
     """
 
     def __init__(self, order: Callable[[Item], Position]) -> None:
         self._order = order
-        self._lists: dict[K, SortedKeyList] = {}
+        self._one: dict[K, Item] = {}
+        self._many: dict[K, SortedKeyList] = {}
 
     def add(self, key: K, item: Item) -> None:
         """Put `item` under `key`."""
-        found = self._lists.get(key)
-        if found is None:
-            found = self._lists[key] = SortedKeyList(key=self._order)
-        found.add(item)
+        if key in self._many:
+            self._many[key].add(item)
+        elif key in self._one:
+            self._many[key] = SortedKeyList((self._one.pop(key), item), key=self._order)
+        else:
+            self._one[key] = item
 
     def remove(self, key: K, item: Item) -> None:
-        """Take `item` from under `key`; ValueError when it is not there."""
-        found = self._lists[key]
+        """Take `item` from under `key`, where it must be."""
+        found = self._many.get(key)
+        if found is None:
+            del self._one[key]
+            return
         found.remove(item)
         if not found:
-            del self._lists[key]
+            del self._many[key]
+
+    def items(self, key: K) -> Sequence[Item]:
+        """The items under `key`, lowest first; not to be kept over a change."""
+        one = self._one.get(key)
+        if one is not None:
+            return (one,)
+        many: Sequence[Item] = self._many.get(key, ())
+        return many
 
     def first(self, key: K, *, but: Item | None = None) -> Item | None:
         """The lowest item under `key`, `but` not counted."""
-        return next((item for item in self._lists.get(key, ()) if item is not but), None)
-
-    def last(self, key: K) -> Item | None:
-        """The highest item under `key`."""
-        found = self._lists.get(key)
-        return found[-1] if found else None
+        return next((item for item in self.items(key) if item is not but), None)
 
     def before(
         self, key: K, position: Position, *, latest: bool = True, but: Item | None = None
     ) -> Item | None:
         """The highest (or lowest) item under `key` below `position`, `but` not counted."""
-        found = self._lists.get(key)
+        one = self._one.get(key)
+        if one is not None:
+            return one if one is not but and self._order(one) < position else None
+        found = self._many.get(key)
         if found is None:
             return None
         end = found.bisect_key_left(position)
@@ -59,35 +72,18 @@ class Ranked(Generic[K]):
                 return item
         return None
 
-    def after(self, key: K, position: Position) -> Iterator[Item]:
-        """The items under `key` above `position`, lowest first; not to be changed meanwhile."""
-        found = self._lists.get(key)
+    def after(self, key: K, low: Position, high: Position | None = None) -> Iterator[Item]:
+        """The items under `key` above `low` and up to `high`; not to be changed meanwhile."""
+        one = self._one.get(key)
+        if one is not None:
+            inside = low < self._order(one) and (high is None or self._order(one) <= high)
+            return iter((one,) if inside else ())
+        found = self._many.get(key)
         if found is None:
             return iter(())
-        items: Iterator[Item] = found.irange_key(position, inclusive=(False, False))
+        items: Iterator[Item] = found.irange_key(low, high, inclusive=(False, True))
         return items
 
     def next_after(self, key: K, position: Position) -> Item | None:
         """The lowest item under `key` above `position`."""
         return next(self.after(key, position), None)
-
-    def between(self, key: K, low: Position, high: Position | None) -> list[Item]:
-        """The items under `key` above `low` and up to `high` (None: no upper end)."""
-        found = self._lists.get(key)
-        if found is None:
-            return []
-        return list(found.irange_key(low, high, inclusive=(False, True)))
-
-    def items(self, key: K) -> list[Item]:
-        """All items under `key`, lowest first."""
-        return list(self._lists.get(key, ()))
-
-    def ascending(self, key: K) -> Iterator[Item]:
-        """The items under `key`, lowest first; not to be changed meanwhile."""
-        items: Iterator[Item] = iter(self._lists.get(key, ()))
-        return items
-
-    def descending(self, key: K) -> Iterator[Item]:
-        """The items under `key`, highest first; not to be changed meanwhile."""
-        items: Iterator[Item] = reversed(self._lists.get(key, ()))
-        return items

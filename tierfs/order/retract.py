@@ -20,7 +20,7 @@ def behind(indexes: Indexes, unlink: Item) -> list[Item]:
     directory above.
     """
     directory = unlink.facts.parent
-    candidates = indexes.removals.items(directory) + indexes.dead_removals.items(directory)
+    candidates = [*indexes.removals.items(directory), *indexes.dead_removals.items(directory)]
     candidates.sort(key=lambda item: item.facts.position, reverse=True)
     movable: dict[Item, None] = {}
     for item in candidates:

@@ -138,7 +138,7 @@ class Rules:
             if self._in.dead_saves.first(directory) is item:
                 following = self._in.dead_saves.next_after(directory, facts.rank)
                 end = None if following is None else following.facts.rank
-                yield from self._in.guarded.between(directory, facts.rank, end)
+                yield from self._in.guarded.after(directory, facts.rank, end)
 
     # What an item waits for
 

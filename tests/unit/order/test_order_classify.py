@@ -38,7 +38,7 @@ CASES = [
     (LINK, "run/a/meta.pt", "run/b/x", {}, ORDERED, ["run/a", "run/b"]),
     (LINK, "run/a/x", "run/b/x", {"overwrites": True}, ORDERED, ["run/a", "run/b"]),
     (RENAME, "run/3", "run/3.orbax-checkpoint-tmp", {}, ORDERED, ["run"]),
-    (RENAME, "3.orbax-checkpoint-tmp/default", "3.orbax-checkpoint-tmp/default.orbax-checkpoint-tmp",
+    (RENAME, "3.orbax-checkpoint-tmp/i", "3.orbax-checkpoint-tmp/i.orbax-checkpoint-tmp",
      {}, ORDERED, ["3.orbax-checkpoint-tmp"]),
     (RENAME, "x.tmp/b", "x.tmp/a", {}, PLAIN, None),
     (RENAME, "x.tmp/b", "x.tmp/a", {"overwrites": True}, ORDERED, ["x.tmp"]),

@@ -27,8 +27,9 @@ ROLES = {
         COMMI a.doner""",
 }
 
-CHECKPOINTS = """checkpoint-500 checkpoint_3 checkpoint7 checkpoint_step_20 global_step10 iter_0000010
-    release step-4 step_4 step4 12 0 epoch=1-step=20.ckpt epoch=3.ckpt any.ckpt epoch_1_step_2
+CHECKPOINTS = """checkpoint-500 checkpoint_3 checkpoint7 checkpoint_step_20 global_step10
+    iter_0000010 release step-4 step_4 step4 12 0
+    epoch=1-step=20.ckpt epoch=3.ckpt any.ckpt epoch_1_step_2
     model--val_loss=1.5-epoch=2 x-last weights context ckpt-1 ckpt_1 pytorch_model_fsdp_0
     optimizer_0"""
 NO_CHECKPOINTS = """checkpoints checkpoint my-checkpoint-4 runs iter_ 3.orbax-checkpoint-tmp 12a

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from tierfs.model import REMOVALS, ROOT, Mark, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.order import Backlog, Klass, OrderSettings, classify, names
-from tierfs.order.names import Role
 
 DIRECTORY_NAMES = ["run", "step-1", "step-2", "sub", "x.tmp", "3.orbax-checkpoint-tmp", "data"]
 FILE_NAMES = ["a.bin", "b.bin", "c.bin", "small.json", ".metadata", "meta.pt", "latest", "w.tmp",
@@ -392,9 +391,9 @@ def check_promises(world: World, op: Op) -> None:
 
 def _check_commit_name_first(world: World, op: Op, others: list[Op]) -> None:
     for other in others:
-        if other.kind is OpKind.UNLINK and names.role(other.name) is Role.COMMIT:
-            if other.parent in op.scope and classify(other).is_commit_name:
-                assert other.number > op.number, f"{op} before the commit name {other}"
+        is_marker = other.kind is OpKind.UNLINK and classify(other).is_commit_name
+        if is_marker and other.parent in op.scope:
+            assert other.number > op.number, f"{op} before the commit name {other}"
 
 
 def _keys(op: Op) -> set[tuple[int, bytes | None]]:
