@@ -53,7 +53,7 @@ def test_status_counts_what_is_pending(
         file.flush()
         (node.mount / "f").write_bytes(bytes(3 * MIB))
         # Starting any command closes a duplicate of `file`: it counts as open after `linger`.
-        wait_until(lambda: node.status()["pending_files"] == 1, "one file to be pending")
+        wait_until(lambda: node.status()["pending_files"] == 1, "one file to be pending", poll=1.5)
         status = node.status()
         assert status["pending_bytes"] == 3 * MIB
         assert status["open_for_write"] == 1
@@ -248,7 +248,7 @@ def test_ls_and_locate(
             return {e["name"]: (e["kind"], e["size"], e["state"]) for e in result.json["entries"]}
 
         # Starting any command closes a duplicate of `file`: it counts as open after `linger`.
-        wait_until(lambda: listed()["open"][2] == "open", "the open file to count as open")
+        wait_until(lambda: listed()["open"][2] == "open", "open counts as open", poll=1.5)
         found = listed()
         assert found["sent"] == ("file", 5, "committed")
         assert found["waiting"] == ("file", 3, "pending")
