@@ -122,7 +122,7 @@ class WriteBack:
     def retry_stuck(self, directory: ObjectId) -> None:
         """Try every stuck op below `directory` again now."""
         for op in list(self._rooms.backlog.under(directory)):
-            self._retries.retry_stuck(op)
+            self._try_stuck(op)
         self.wake()
 
     async def wait(
@@ -142,7 +142,7 @@ class WriteBack:
         self._rooms.backlog.release_holds(directory)
         waited = [op for op in ops if self._rooms.alive(op)]
         for op in waited:
-            self._retries.retry_stuck(op)
+            self._try_stuck(op)
         self.wake()
         return await self._flushes.wait(waited, seconds, progress)
 
@@ -165,9 +165,10 @@ class WriteBack:
 
     async def run(self) -> None:
         """Work until cancelled. No failure of an op ends this."""
-        await self._recovery.retire()
         async with trio.open_nursery() as nursery:
+            # what is closed becomes durable here whatever the shared tier does
             nursery.start_soon(self._syncer.run, self._settings.syncers)
+            await self._recovery.retire()
             nursery.start_soon(self._recovery.run, self._settled)
             nursery.start_soon(self._stager.sweep)
             nursery.start_soon(self._retry_stuck)
@@ -238,9 +239,13 @@ class WriteBack:
     async def _retry_stuck(self) -> None:
         while True:
             for op in self._retries.due_stuck():
-                self._retries.retry_stuck(op)
+                self._try_stuck(op)
             self.wake()
             await self._retries.until_stuck_due()
+
+    def _try_stuck(self, op: Op) -> None:
+        if self._retries.retry_stuck(op):
+            self._syncer.soon(op)  # it may have failed at that already
 
     # -- how ops end ----------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -140,9 +139,8 @@ class Stager:
 
     async def _send(self, op: Op, transfer: Transfer, changed: Callable[[], bool]) -> Staged:
         rooms = self._rooms
-        fd = await rooms.local(rooms.store.open_object, op.object, os.O_RDONLY)
+        fd, found = await rooms.local(steps.open_source, rooms.store, op.object)
         try:
-            found = await rooms.local(steps.look, rooms.store, op.object, Kind.FILE)
             transfer.total = found.attributes.size
             job = self._job(op, found, source_fd=fd)
             job = replace(job, changed=changed, progress=partial(self._progress, transfer))
@@ -152,8 +150,9 @@ class Stager:
                 raise LocalFailure from error
             raise
         finally:
-            with suppress(OSError):  # nothing was written through it
-                rooms.shared.system.close("put.source_close", fd)
+            # in a thread: the object may have lost its name, and this frees all its blocks
+            with trio.CancelScope(shield=True), suppress(LocalFailure):
+                await rooms.local(rooms.shared.system.close, "put.source_close", fd)
 
     def _job(self, op: Op, found: steps.Look, *, source_fd: int) -> FileJob:
         return FileJob(

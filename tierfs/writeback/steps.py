@@ -86,6 +86,12 @@ def look(store: ObjectStore, object_id: ObjectId, kind: Kind | None) -> Look:
     )
 
 
+def open_source(store: ObjectStore, object_id: ObjectId) -> tuple[int, Look]:
+    """A descriptor of a local file, and its attributes."""
+    found = look(store, object_id, Kind.FILE)
+    return store.open_object(object_id, os.O_RDONLY), found
+
+
 def stage(shared: SharedTier, call: Call, found: Look) -> Staged:
     """Stage the directory or the symlink of `call`."""
     if call.kind is OpKind.MKDIR:

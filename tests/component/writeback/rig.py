@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from tierfs.model import (
     ObjectRecord,
     Op,
     OpKind,
+    OpState,
     new_object_id,
 )
 from tierfs.order import Backlog, OrderSettings
@@ -59,8 +60,16 @@ class Rig:
 
     # -- what an application does ----------------------------------------------------------------
 
-    def put(self, path: str, data: bytes = b"x", *, mode: int = 0o644, size: int = 0) -> Op:
-        """Create, write and close a file."""
+    def put(
+        self,
+        path: str,
+        data: bytes = b"x",
+        *,
+        mode: int = 0o644,
+        size: int = 0,
+        state: OpState = OpState.PENDING,
+    ) -> Op:
+        """Create, write and close a file; or, with state OPEN, leave it open."""
         parent, name = self._split(path)
         obj = new_object_id()
         fd = self.store.create(obj, Kind.FILE, mode=mode, uid=0, gid=0, parent=parent, name=name)
@@ -70,7 +79,13 @@ class Rig:
         os.close(fd)
         overwrites = os.fsencode(path) in self.names
         return self._issue(
-            OpKind.PUT, obj, path, Kind.FILE, size=size or len(data), overwrites=overwrites
+            OpKind.PUT,
+            obj,
+            path,
+            Kind.FILE,
+            size=size or len(data),
+            overwrites=overwrites,
+            state=state,
         )
 
     def rewrite(self, op: Op, data: bytes, *, number: bool = True) -> None:
@@ -103,13 +118,14 @@ class Rig:
         return self._issue(OpKind.MKDIR, obj, path, Kind.DIRECTORY)
 
     def symlink(self, target: str, path: str) -> Op:
+        overwrites = os.fsencode(path) in self.names
         parent, name = self._split(path)
         obj = new_object_id()
         self.store.create(
             obj, Kind.SYMLINK, mode=0o777, uid=0, gid=0, parent=parent, name=name,
             target=os.fsencode(target),
         )  # fmt: skip
-        return self._issue(OpKind.SYMLINK, obj, path, Kind.SYMLINK)
+        return self._issue(OpKind.SYMLINK, obj, path, Kind.SYMLINK, overwrites=overwrites)
 
     def link(self, source: str, path: str) -> Op:
         obj, inode = self.names[os.fsencode(source)]
@@ -169,7 +185,7 @@ class Rig:
         if outcome.st is not None and path in self.names:
             self.names[path] = (op.object, outcome.st.st_ino)
         changes: list[Change] = [DropOp(op.row)]
-        if not any(other.object == op.object for other in self.backlog.under(ROOT)):
+        if self.backlog.of_object(op.object) is None:
             changes.append(DropObject(op.object))
         return changes
 
@@ -208,12 +224,14 @@ class Rig:
         fields: tuple[str, ...] = (),
         size: int = 0,
         overwrites: bool = False,
+        state: OpState = OpState.PENDING,
     ) -> Op:
         parent, name = self._split(path)
         now = time.time_ns()
         number = self.journal.next_number()
         op = Op(
-            self.journal.next_row(), number, kind, obj, parent, name, now, first=number,
+            self.journal.next_row(), number, kind, obj, parent, name, now, state=state,
+            first=number if state is OpState.PENDING else 0,
             changed_ns=0 if kind is OpKind.SETATTR else now, base_inode=inode, fields=fields,
             size=size, overwrites=overwrites, scope=self._scope(parent),
             path=self._path(parent, name),
@@ -303,6 +321,13 @@ async def releasing(stall: Stall) -> AsyncIterator[None]:
         yield
     finally:
         stall.release()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Until `condition()` holds; for states of the shared tier, which sends no events."""
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.005)
 
 
 async def reached(stall: Stall) -> None:

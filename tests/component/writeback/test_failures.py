@@ -20,9 +20,11 @@ from tests.component.writeback.rig import (
     releasing,
     running,
     staged_files,
+    until,
 )
 from tests.faults import FaultyOS, Stall, at, failing
 from tests.harness import LoopDevice, frozen
+from tests.harness.devices import run
 from tierfs.model import ROOT, Mark
 from tierfs.writeback import OutcomeKind
 from tierfs.writeback.staging import LOCAL_STEPS
@@ -166,6 +168,27 @@ async def test_one_stuck_file_holds_up_nobody_else(tiers: tuple[Path, Path]) -> 
         assert rig.on_shared("refused").read_bytes() == b"b"
 
 
+async def test_an_immutable_directory_on_the_shared_tier(
+    tmp_path: Path, make_device: Callable[..., LoopDevice]
+) -> None:
+    """A real refusal, for root too; what is closed elsewhere goes on, and a flush tries again."""
+    device = make_device("shared", 320 << 20)
+    async with running(open_rig(tmp_path / "local", device.mountpoint / "tier")) as rig:
+        await rig.writeback.committed(rig.mkdir("d"))
+        run("chattr", "+i", rig.on_shared("d"))
+        try:
+            bad = rig.put("d/f", b"f")
+            good = rig.put("good", b"g")
+            result = await rig.writeback.wait([bad, good], 20)
+            assert (result.committed_files, result.stuck) == (1, (bad,))
+            assert "immutable" in (bad.error or "")
+        finally:
+            run("chattr", "-i", rig.on_shared("d"))
+        result = await rig.writeback.wait([bad], 20)
+        assert result.committed_files == 1
+        assert rig.on_shared("d/f").read_bytes() == b"f"
+
+
 async def test_a_stuck_file_is_tried_again_by_itself(tiers: tuple[Path, Path]) -> None:
     system = FaultyOS(failing("put.rename", errno.EPERM))
     settings = replace(FAST, stuck_retry_seconds=0.05)
@@ -196,6 +219,28 @@ async def test_a_vanished_object_is_stuck(tiers: tuple[Path, Path]) -> None:
         result = await rig.writeback.wait([op], 20)
         assert result.stuck == (op,)
         assert "cannot be read" in (op.error or "")
+
+
+async def test_a_vanished_directory_object_ends_a_flush(tiers: tuple[Path, Path]) -> None:
+    rig = open_rig(*tiers)
+    op = rig.mkdir("d")
+    rig.store.remove(op.object)
+    async with running(rig):
+        for _ in range(2):
+            result = await rig.writeback.wait([op], 20)
+            assert (result.stuck, result.timed_out) == ((op,), False)
+
+
+async def test_closed_files_become_durable_while_the_shared_tier_is_away(
+    tiers: tuple[Path, Path],
+) -> None:
+    stall = Stall("retire.list")
+    async with running(open_rig(*tiers, FaultyOS(stall))) as rig, releasing(stall):
+        await reached(stall)
+        op = rig.put("f", b"f")
+        await until(lambda: op.durable)
+        stall.release()
+        await rig.drain()
 
 
 async def test_a_bug_in_a_worker_does_not_end_write_back(
