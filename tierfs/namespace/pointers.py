@@ -16,7 +16,7 @@ from tierfs.order import names
 
 MAX_BYTES = 64 << 10
 MAX_NAMES = 32
-_WORD = re.compile(rb"[^\s\"',:;{}\[\]()]+")
+_WORD = re.compile(rb"[^\s\0\"',:;{}\[\]()]+")
 
 
 async def targets_of(
@@ -29,7 +29,11 @@ async def targets_of(
     found = []
     for word in list(dict.fromkeys(_WORD.findall(content)))[:MAX_NAMES]:
         for name in _spellings(word):
-            node = await lookup.find(state, name)
+            try:
+                node = await lookup.find(state, name)
+            except OSError:
+                # The tier does not answer: what is pending beside the pointer is in its cover.
+                continue
             if node is not None and node.directory is not None:
                 found.append(node.directory)
                 break
@@ -42,5 +46,5 @@ def _spellings(word: bytes) -> list[bytes]:
     if not 0 < len(first) <= 255 or first in (b".", b".."):
         return []
     if first.isdigit():
-        return [first, b"iter_%07d" % int(first)]
+        return [first, b"iter_" + first.zfill(7)[:250]]
     return [first]
