@@ -209,13 +209,12 @@ async def test_a_bit_flipped_after_the_write_is_found(
         for _ in range(size // MIB):
             file.write(os.urandom(MIB))
 
-    def flip(fd: object, *_: object) -> None:
-        assert isinstance(fd, int)
+    def flip(fd: int, _buffer: object, offset: int) -> None:
         path = f"/proc/self/fd/{fd}"
         with open(path, "r+b") as file:
-            file.seek(MIB)
+            file.seek(offset + 5000)
             byte = file.read(1)
-            file.seek(MIB)
+            file.seek(offset + 5000)
             file.write(bytes([byte[0] ^ 1]))
             file.flush()
             os.fsync(file.fileno())
