@@ -46,5 +46,5 @@ def _spellings(word: bytes) -> list[bytes]:
     if not 0 < len(first) <= 255 or first in (b".", b".."):
         return []
     if first.isdigit():
-        return [first, b"iter_" + first.zfill(7)[:250]]
+        return [first, b"iter_" + first.lstrip(b"0").zfill(7)[:250]]
     return [first]
