@@ -9,19 +9,21 @@ then, in one synchronous step again, let everybody know.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from functools import partial
+
+import trio
 
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
 from tierfs.model import Kind, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.writeback import steps
-from tierfs.writeback.failures import path_of
 from tierfs.writeback.results import Applied, NothingToDo, NotYet
 from tierfs.writeback.rooms import LocalFailure, Rooms
 from tierfs.writeback.staging import Stager
 from tierfs.writeback.steps import Call, FinalCall
-from tierfs.writeback.times import DirectoryTimes, changed_directories
+from tierfs.writeback.times import DirectoryTimes, Due, changed_directories
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class Actions:
         self._rooms = rooms
         self._stager = stager
         self._times = DirectoryTimes(rooms.backlog)
+        self._late_send, self._late = trio.open_memory_channel[Due](math.inf)
 
     async def apply(self, op: Op) -> Applied:
         """Apply `op`.
@@ -63,18 +66,18 @@ class Actions:
         self._times.committed(op, applied.before, applied.after)
         await self._note_asked_time(op)
         for due in self._times.due(op):
-            try:
-                place = self._rooms.places.place(due.directory)
-                await self._rooms.on_shared(
-                    steps.set_directory_time,
-                    self._rooms.shared,
-                    place,
-                    due.mtime_ns,
-                    due.expected_ns,
-                )
-            except OSError as error:
-                # the op is committed; its directory keeps the time of the commit
-                log.info("%s: directory time not set: %s", path_of(op), error)
+            await self._set_time(due)
+
+    def left(self, op: Op) -> None:
+        """`op` was dropped or taken back: directories that waited for it alone are finished."""
+        self._times.left(op)
+        for due in self._times.due(op):
+            self._late_send.send_nowait(due)
+
+    async def run(self) -> None:
+        """Put the times right that :meth:`left` left over, until cancelled."""
+        async for due in self._late:
+            await self._set_time(due)
 
     def settle(self, op: Op, applied: Applied) -> list[Change]:
         """`op` is applied: bring the shared tree and the ops behind it up to date. Synchronous."""
@@ -232,6 +235,19 @@ class Actions:
         op.phase = phase
         self._rooms.backlog.update(op)
 
+    async def _set_time(self, due: Due) -> None:
+        shared = self._rooms.shared
+        try:
+            place = self._rooms.places.place(due.directory)
+            await self._rooms.on_shared(
+                steps.set_directory_time, shared, place, due.mtime_ns, due.expected_ns
+            )
+        except DirectoryGone:
+            return
+        except OSError as error:
+            # everything is committed; the directory keeps the time of the commit
+            log.info("directory time not set: %s", error)
+
     # -- consequences -----------------------------------------------------------------------------
 
     def _teach(self, op: Op, applied: Applied) -> list[Change]:
@@ -258,7 +274,7 @@ class Actions:
             attributes = await self._rooms.local(store.attributes, op.object, Kind.DIRECTORY)
         except LocalFailure:
             return  # it is committed; only the last word on its time is lost
-        self._times.asked(op.object, attributes.ctime_ns, attributes.mtime_ns)
+        self._times.asked(op, attributes.ctime_ns, attributes.mtime_ns)
 
 
 def _subject(op: Op) -> tuple[ObjectId | None, bytes | None]:

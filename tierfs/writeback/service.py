@@ -171,6 +171,7 @@ class WriteBack:
             await self._recovery.retire()
             nursery.start_soon(self._recovery.run, self._settled)
             nursery.start_soon(self._stager.sweep)
+            nursery.start_soon(self._actions.run)
             nursery.start_soon(self._retry_stuck)
             for lane in self._lanes():
                 nursery.start_soon(self._work_lane, lane)
@@ -278,6 +279,8 @@ class WriteBack:
             self._rooms.backlog.remove(op)
             self._rooms.journal.post(*changes, *self._on_outcome(outcome))
         committed = outcome is not None and outcome.kind is OutcomeKind.COMMITTED
+        if not committed:
+            self._actions.left(op)
         self._flushes.over(op, committed=committed)
         over = self._over.pop(op.row, None)
         if over is not None:

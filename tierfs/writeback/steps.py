@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tierfs.errors import DirectoryGone
 from tierfs.local import ObjectStore
 from tierfs.model import Attributes, Kind, Name, ObjectId, Op, OpKind
 from tierfs.shared import AttributeChange, Place, Places, SharedTier, Staged
@@ -192,14 +191,10 @@ def _mtimes(shared: SharedTier, call: Call) -> dict[ObjectId, int]:
     return found
 
 
-def set_directory_time(shared: SharedTier, place: Place, mtime_ns: int, expected_ns: int) -> bool:
-    """Give a directory its mtime, unless it was changed since; whether it was given."""
+def set_directory_time(shared: SharedTier, place: Place, mtime_ns: int, expected_ns: int) -> None:
+    """Give a directory its mtime, unless it was changed since."""
     change = AttributeChange(mtime_ns=mtime_ns)
-    try:
-        st = shared.set_attributes(place, b"", place.inode, change, if_mtime_ns=expected_ns)
-    except DirectoryGone:
-        return False
-    return st is not None
+    shared.set_attributes(place, b"", place.inode, change, if_mtime_ns=expected_ns)
 
 
 def _change(fields: tuple[str, ...], found: Look) -> AttributeChange:

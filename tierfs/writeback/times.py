@@ -108,9 +108,17 @@ class DirectoryTimes:
             touched.changed_ns = max(touched.changed_ns, op.changed_ns)
             touched.seen_ns = max(touched.seen_ns, mtime_ns)
 
-    def asked(self, directory: ObjectId, when_ns: int, mtime_ns: int) -> None:
-        """An application gave `directory` this mtime explicitly, at `when_ns`."""
-        self._touched.setdefault(directory, _Touched()).asked = (when_ns, mtime_ns)
+    def asked(self, op: Op, when_ns: int, mtime_ns: int) -> None:
+        """`op` gave a directory an mtime that an application asked for at `when_ns`."""
+        if not self._backlog.nothing_but(op, op.object):
+            self._touched.setdefault(op.object, _Touched()).asked = (when_ns, mtime_ns)
+
+    def left(self, op: Op) -> None:
+        """`op` is over and changed nothing on the shared tier; in the mount it did."""
+        for directory in changed_directories(op):
+            touched = self._touched.get(directory)
+            if touched is not None:
+                touched.changed_ns = max(touched.changed_ns, op.changed_ns)
 
     def due(self, op: Op) -> list[Due]:
         """The directories that nothing but `op` is pending below; the deepest first."""

@@ -266,6 +266,37 @@ async def test_directory_times_end_in_the_order_of_the_application(
         assert rig.on_shared("").stat().st_mtime_ns < times[1]
 
 
+async def test_a_file_that_is_taken_back_leaves_its_directory_its_time(
+    tiers: tuple[Path, Path],
+) -> None:
+    stall = Stall("put.fsync")
+    async with running(open_rig(*tiers, FaultyOS(stall))) as rig, releasing(stall):
+        await rig.writeback.committed(rig.mkdir("d"))
+        gone = rig.put("d/gone", b"1")
+        await reached(stall)
+        kept = rig.put("d/kept", b"2")
+        await rig.writeback.committed(kept)
+        rig.backlog.remove(gone)
+        rig.writeback.cancel(gone)
+        stall.release()
+        await until(lambda: rig.on_shared("d").stat().st_mtime_ns == kept.changed_ns)
+
+
+async def test_a_time_that_was_asked_for_lasts(tiers: tuple[Path, Path]) -> None:
+    """As cp -a and tar do it: the directory, its files, then the directory's own time."""
+    stall = Stall("put.fsync")
+    async with running(open_rig(*tiers, FaultyOS(stall))) as rig, releasing(stall):
+        made = rig.mkdir("d")
+        await rig.writeback.committed(made)
+        rig.put("d/f", b"1")
+        await reached(stall)
+        rig.store.set_attributes(made.object, mtime_ns=10**18)
+        await rig.writeback.committed(rig.setattr("d", "times"))
+        stall.release()
+        await rig.drain()
+        assert rig.on_shared("d").stat().st_mtime_ns == 10**18
+
+
 async def test_the_time_of_somebody_elses_change_is_kept(tiers: tuple[Path, Path]) -> None:
     stall = Stall("put.fsync")
     async with running(open_rig(*tiers, FaultyOS(stall))) as rig, releasing(stall):
