@@ -48,6 +48,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+LINKS = {OpKind.LINK: 1, OpKind.UNLINK: -1}
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceSettings:
     """Times in seconds.
@@ -216,6 +219,7 @@ class Core:
         if op.state is OpState.PENDING:
             op.first = op.number
         obj.pending += 1
+        obj.links += LINKS.get(kind, 0)
         if kind is OpKind.PUT:
             obj.put = op
         changes = self._pin(op)
@@ -269,6 +273,7 @@ class Core:
         obj = self.tree.objects.get(op.object)
         if obj is not None:
             obj.pending -= 1
+            obj.links -= LINKS.get(op.kind, 0)
             if obj.put is op:
                 obj.put = None
             if obj.pending == 0:
@@ -296,8 +301,10 @@ class Core:
     def directory_record(self, directory: ObjectId, location: Location, *, tagged: bool) -> None:
         """Notes where a directory was seen on the shared tier."""
         known = self.places.record(directory)
-        if known is None:
-            record = DirectoryRecord(
-                directory, location.directory, location.name, location.inode, tagged
-            )
-            self.places.add(record)
+        if known is not None and known.inode == location.inode:
+            known.parent, known.name = location.directory, location.name
+            return
+        record = DirectoryRecord(
+            directory, location.directory, location.name, location.inode, tagged
+        )
+        self.places.add(record)

@@ -97,7 +97,7 @@ class Files:
         obj = core.tree.objects.get(clean.object)
         if obj is None:
             obj = core.add_object(node.kind, Content.DATA, clean.object)
-            obj.origin = signature
+            obj.origin, obj.clean = signature, True
             obj.clean = True
         handle.object = obj
         try:

@@ -111,7 +111,7 @@ class Lookup:
         kind = Kind.of_mode(found.st.st_mode)
         if names.role(name) is names.Role.COMMIT:
             state.vouched = True
-        node = self._tree.node_of_shared(kind, location, found.directory_id)
+        node = self._tree.node_of_shared(kind, location, found.st.st_nlink, found.directory_id)
         if node.directory is not None:
             tagged = found.directory_id == node.directory
             self._core.directory_record(node.directory, location, tagged=tagged)
@@ -130,9 +130,11 @@ class Lookup:
             return self._directory_attributes(node.directory, attributes)
         if node.unlinked:
             return dataclasses.replace(attributes, nlink=0)
-        if len(node.names) > attributes.nlink or (obj is not None and obj.content is Content.DATA):
+        if obj is None:
+            return attributes
+        if obj.content is Content.DATA and not obj.clean:
             return dataclasses.replace(attributes, nlink=max(1, len(node.names)))
-        return attributes
+        return dataclasses.replace(attributes, nlink=max(1, attributes.nlink + obj.links))
 
     async def _local_attributes(self, obj: LocalObject) -> Attributes:
         version = obj.version

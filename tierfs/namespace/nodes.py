@@ -36,6 +36,7 @@ class LocalObject:
 
     Attributes:
         attributes: what the local tier says of it; None when it has to be asked again.
+        links: names that pending ops will give its committed version, less those they take.
         version: counts its changes; who awaited an answer compares it.
         fd: one descriptor that all handles share, positioned I/O only; -1 when closed.
         users: handles that use `fd`.
@@ -63,6 +64,7 @@ class LocalObject:
     origin: Signature | None = None
     clean: bool = False
     xattrs: frozenset[bytes] | None = None
+    links: int = 0
     version: int = 0
 
     def changed(self) -> None:

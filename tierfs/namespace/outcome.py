@@ -86,6 +86,9 @@ class Outcomes:
         node = self._tree.by_object.get(op.object)
         if node is not None and st is not None:
             self._tree.committed(node, Location(op.parent, op.name, st.st_ino))
+        record = self._core.places.record(op.object)
+        if record is not None and record.tagged:
+            self._tree.tagged.add(op.object)
         return self._save_directory(op.object)
 
     def _renamed(self, op: Op, st: os.stat_result | None) -> list[Change]:

@@ -19,7 +19,7 @@ from tierfs.model import (
     OpKind,
     OpState,
 )
-from tierfs.namespace.core import Core
+from tierfs.namespace.core import LINKS, Core
 from tierfs.namespace.nodes import Content, Entry, LocalObject, Location
 
 UNKNOWN_INODE = 0
@@ -81,6 +81,7 @@ def _restore_op(core: Core, op: Op, obj: LocalObject) -> None:
         op.scope2 = tree.scope(op.parent2)
         op.path2 = (*tree.path(op.parent2), op.name2)
     obj.pending += 1
+    obj.links += LINKS.get(op.kind, 0)
     if op.kind is OpKind.PUT:
         obj.put = op
     tree.pin(op)

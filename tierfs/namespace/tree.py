@@ -14,6 +14,9 @@ ROOT_INO = 1
 class Tree:
     """Nodes by number, by object and by shared inode; directories by id; objects by id.
 
+    `tagged` are the directories that carry their id on the shared tier: with another id there, an
+    inode is another directory.
+
     Invariants: a node is in `by_object` while it has an object and in `by_shared` while it has a
     committed version that its name leads to; a directory state exists while a node, a child, an
     overlay entry or a pending op needs it.
@@ -29,6 +32,7 @@ class Tree:
         self.aliases: dict[int, int] = {}
         self.directories: dict[ObjectId, DirectoryState] = {}
         self.objects: dict[ObjectId, LocalObject] = {}
+        self.tagged: set[ObjectId] = set()
         self.directories[ROOT] = DirectoryState(ROOT, None, b"", pins=1)
         root = Node(ROOT_INO, Kind.DIRECTORY, lookups=1, directory=ROOT)
         self.nodes[ROOT_INO] = self.by_object[ROOT] = self.by_shared[root_inode] = root
@@ -84,11 +88,11 @@ class Tree:
         return node
 
     def node_of_shared(
-        self, kind: Kind, location: Location, directory_id: ObjectId | None = None
+        self, kind: Kind, location: Location, nlink: int, directory_id: ObjectId | None = None
     ) -> Node:
         """The node of what stands at `location` on the shared tier."""
         node = self.by_shared.get(location.inode)
-        if node is not None and (node.kind is not kind or node.unlinked):
+        if node is not None and not self._is_still(node, kind, directory_id):
             # the inode number was used again for something else
             del self.by_shared[location.inode]
             node = None
@@ -97,9 +101,16 @@ class Tree:
         if kind is Kind.DIRECTORY:
             self._place_directory(node, location)
         else:
+            if nlink == 1 and (node.object is None or node.object.pending == 0):
+                node.names.clear()  # moved elsewhere, or the number was used again
             node.names.add((location.directory, location.name))
         node.shared = location
         return node
+
+    def _is_still(self, node: Node, kind: Kind, directory_id: ObjectId | None) -> bool:
+        if node.kind is not kind or node.unlinked:
+            return False
+        return directory_id in (None, node.directory) or node.directory not in self.tagged
 
     def _new_shared_node(
         self, kind: Kind, location: Location, directory_id: ObjectId | None
@@ -113,6 +124,8 @@ class Tree:
         node = Node(ino, kind)
         if kind is Kind.DIRECTORY:
             node.directory = directory_id or new_object_id()
+            if directory_id is not None:
+                self.tagged.add(directory_id)
             self.by_object[node.directory] = node
         self.nodes[ino] = self.by_shared[location.inode] = node
         return node
@@ -210,6 +223,7 @@ class Tree:
             if needed or state is None or at in self.by_object or state.watchers:
                 break
             del self.directories[at]
+            self.tagged.discard(at)
             gone.append(at)
             at = state.parent
             if at is not None:
