@@ -78,7 +78,7 @@ def test_full_local_tier_gives_enospc_and_loses_nothing(
     with frozen(shared):
         with fails_with(errno.ENOSPC):
             for index in range(40):
-                with (node.mount / f"f{index}").open("wb", buffering=0) as file:
+                with (node.mount / f"f{index}").open("wb") as file:
                     file.write(bytes([index]) * 16 * MIB)
                 closed.append(index)
         assert len(closed) >= 5
@@ -157,8 +157,9 @@ def test_dead_shared_tier_is_an_error_and_no_missing_name(
     (node.mount / "d").mkdir()
     (node.mount / "d" / "committed").write_bytes(b"x" * 1000)
     node.settle()
-    shut_down(shared)
-    (node.mount / "pending").write_bytes(b"local")
+    with (node.mount / "pending").open("wb") as file:
+        shut_down(shared)
+        file.write(b"local")
     assert (node.mount / "pending").read_bytes() == b"local"
     for action in (
         lambda: os.listdir(node.mount / "d"),
