@@ -39,6 +39,8 @@ from tierfs.namespace.nodes import Node
 from tierfs.writeback import FlushProgress
 
 ACCESS_THREADS = 4
+TIER_SECONDS = 2.0
+"""How long status waits for the shared tier before it says that it does not answer."""
 T = TypeVar("T")
 
 
@@ -204,7 +206,7 @@ class Handlers:
             write_rate_bytes=round(now.write_rate_bytes, 1),
             local=await self._local_tier(), shared=await self._shared_tier(),
             retrying=retrying, stuck=stuck, held=held, open_long=long_open,
-            foreign=tuple(rooms.store.foreign()) if peer.is_root else (),
+            foreign=await self._foreign() if peer.is_root else (),
             members=(rooms.store.member,), hidden=hidden + more + others,
         ), 0  # fmt: skip
 
@@ -227,6 +229,15 @@ class Handlers:
         blocked = self._rooms.backlog.may_publish(op, now)
         return blocked is not None and blocked.held
 
+    async def _foreign(self) -> tuple[str, ...]:
+        rooms = self._rooms
+        found = await rooms.fs.core.local(rooms.store.foreign)
+        with trio.move_on_after(TIER_SECONDS):
+            found = found + await trio.to_thread.run_sync(
+                rooms.shared.foreign, limiter=self._access, abandon_on_cancel=True
+            )
+        return tuple(found)
+
     async def _local_tier(self) -> Tier:
         rooms = self._rooms
         path = str(rooms.settings.local)
@@ -241,7 +252,7 @@ class Handlers:
     async def _shared_tier(self) -> Tier:
         rooms = self._rooms
         path = str(rooms.settings.shared)
-        with trio.move_on_after(2.0):
+        with trio.move_on_after(TIER_SECONDS):
             try:
                 st = await trio.to_thread.run_sync(
                     rooms.shared.statvfs, limiter=self._access, abandon_on_cancel=True

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from pathlib import Path
 
 from tierfs.errors import TierError
 
 MNT_DETACH = 2
 """umount2(2)."""
+
+FUSE_DEVICE = os.makedev(10, 229)
+"""/dev/fuse; Documentation/admin-guide/devices.txt of the kernel."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,21 +38,26 @@ def type_mounted_at(mountpoint: str) -> str | None:
     return found
 
 
-def clear_dead_mount(mountpoint: str) -> None:
-    """Takes a dead tierfs mount away; TierError when something else is mounted there."""
+def is_dead_mount(mountpoint: str) -> bool:
+    """Whether a tierfs mount whose daemon is gone is there; TierError for any other mount."""
     kind = type_mounted_at(mountpoint)
     if kind is None:
-        return
+        return False
     if kind != "fuse.tierfs":
-        raise TierError(f"mount point {mountpoint}: a {kind} file system is mounted there already")
+        raise TierError(
+            f"mount point {mountpoint}: a {kind} file system is mounted there; unmount it first, "
+            "or name another directory"
+        )
     try:
         os.stat(mountpoint)
     except OSError as error:
-        if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
-            raise
-        umount(mountpoint, detach=True)
-        return
-    raise TierError(f"mount point {mountpoint}: tierfs is mounted there already; unmount it first")
+        if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+            return True
+        raise
+    raise TierError(
+        f"mount point {mountpoint}: tierfs is mounted there already; unmount it first "
+        f"(tierfs umount {mountpoint})"
+    )
 
 
 def check_mountpoint(mountpoint: str) -> None:
@@ -62,7 +71,11 @@ def check_mountpoint(mountpoint: str) -> None:
     if os.geteuid() != 0:
         raise TierError("mounting needs root: run tierfs mount as root")
     try:
-        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+        fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        found = os.fstat(fd)
+        os.close(fd)
+        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != FUSE_DEVICE:
+            raise OSError(errno.ENODEV, "is not the FUSE device")
     except OSError as error:
         hint = "load the fuse module (modprobe fuse)"
         raise TierError(f"/dev/fuse: {error.strerror}; {hint}") from None

@@ -12,6 +12,9 @@ from tierfs.errors import TierfsError
 from tierfs.model import ROOT, Name, Op, OpKind, OpState
 from tierfs.namespace.nodes import Node
 
+OPEN_STATES = (OpState.OPEN, OpState.CLOSED)
+"""A file that was flushed but not released has its descriptor still open somewhere."""
+
 
 class Report:
     """Answers about paths; a path is absolute, as the mount shows it."""
@@ -62,13 +65,13 @@ class Report:
 
     def pending(self) -> list[Op]:
         """All pending ops but those of files that are open."""
-        return [op for op in self._rooms.backlog.under(ROOT) if op.state is not OpState.OPEN]
+        return [op for op in self._rooms.backlog.under(ROOT) if op.state not in OPEN_STATES]
 
     def open_files(self) -> list[Op]:
         """The ops of the files that are open for writing."""
         return [
             op for op in self._rooms.backlog.under(ROOT)
-            if op.kind is OpKind.PUT and op.state is OpState.OPEN
+            if op.kind is OpKind.PUT and op.state in OPEN_STATES and op.mark is None
         ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import trio
 
 from tierfs.config import Settings
-from tierfs.daemon.mounting import check_mountpoint, check_overlap, clear_dead_mount
+from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.journal import DropOp, Journal
 from tierfs.local import ObjectStore
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
@@ -61,11 +61,13 @@ async def build(mountpoint: str, settings: Settings, stack: AsyncExitStack) -> R
     system = make_os()
     check_overlap(mountpoint, settings.local, settings.shared)
     check_mountpoint(mountpoint)
+    dead = is_dead_mount(mountpoint)
     if not (settings.local / "VERSION").exists():
         _try_shared(settings, system, limiters)
     store = ObjectStore.open(settings.local, system)
     stack.callback(store.close)
-    clear_dead_mount(mountpoint)
+    if dead:
+        umount(mountpoint, detach=True)
     # a journal that was lost beside objects must not be taken for a fresh start
     journal = Journal.open(settings.local / JOURNAL, system, create=store.is_empty())
     stack.callback(journal.close)

@@ -108,7 +108,8 @@ class AttributeCalls:
             if obj.xattrs is not None and name not in obj.xattrs:
                 # the kernel asks for security.capability before every write
                 raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-            return await self._core.local(self._core.store.get_xattr, obj.id, name)
+            with self._core.holding(obj):
+                return await self._core.local(self._core.store.get_xattr, obj.id, name)
         try:
             return (await self._shared_xattrs(node))[name]
         except KeyError:
@@ -118,7 +119,8 @@ class AttributeCalls:
         """The names of all xattrs but those of tierfs itself."""
         obj = node.object
         if obj is not None and obj.content is not Content.NONE:
-            names = await self._core.local(self._core.store.list_xattrs, obj.id)
+            with self._core.holding(obj):
+                names = await self._core.local(self._core.store.list_xattrs, obj.id)
             obj.xattrs = frozenset(names)
             return names
         return list(await self._shared_xattrs(node))
@@ -157,13 +159,15 @@ class AttributeCalls:
             obj = node.object
             if obj is None or obj.content is Content.NONE:
                 obj = await self._stub(node)
-            await self._core.local(apply, obj)
+            with self._core.holding(obj):
+                await self._core.local(apply, obj)
             obj.changed()
             if node.directory is not None:
                 self._inheritance.changed(node.directory)
             maker = self._maker(node, obj)
             if maker is not None:
                 maker.attr_version += 1
+                maker.fields = tuple(dict.fromkeys((*maker.fields, *fields)))
                 ticket = self._core.journal.post(SaveOp(maker))
             elif node.names or node.directory is not None:
                 ticket = self._issue(node, obj, fields)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from tierfs.journal import DropClean, SaveClean
+from tierfs.journal import DropClean, DropObject, SaveClean
 from tierfs.model import CleanRecord, Signature
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import LocalObject
@@ -94,7 +94,15 @@ class Chores:
         while True:
             await trio.sleep(TICK_SECONDS)
             self._settle_times()
+            self._dispose_spare()
             await self.make_room(0)
+
+    def _dispose_spare(self) -> None:
+        spare, self._core.spare = self._core.spare, []
+        for obj in spare:
+            if not obj.pending:
+                self._core.journal.post(DropObject(obj.id))
+                self.dispose_if_unused(obj)
 
     def _settle_times(self) -> None:
         now = self.clock()

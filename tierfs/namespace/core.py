@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
@@ -41,7 +43,7 @@ from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Locatio
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
-from tierfs.shared import Place, Places, SharedTier
+from tierfs.shared import Place, Places, SharedTier, is_hidden
 from tierfs.writeback import WriteBack
 
 T = TypeVar("T")
@@ -65,7 +67,12 @@ class NamespaceSettings:
 
 
 class Core:
-    """The rooms below the namespace, and the few steps that every change of a name takes."""
+    """The rooms below the namespace, and the few steps that every change of a name takes.
+
+    Attributes:
+        touched: directories whose own time is shown, see `DirectoryState.changed_ns`.
+        spare: objects that were held over an await and may be needed by nothing now.
+    """
 
     def __init__(
         self,
@@ -92,6 +99,7 @@ class Core:
         assert root is not None
         assert root.inode is not None
         self.touched: set[ObjectId] = set()
+        self.spare: list[LocalObject] = []
         self.tree = Tree(root.inode, self._directories_gone)
         self.writeback: WriteBack
 
@@ -172,6 +180,17 @@ class Core:
     def touch_clean(self, inode: int) -> None:
         """The clean copy of shared inode `inode` was used just now."""
         self.journal.post(TouchClean(inode, time.time_ns()))
+
+    @contextmanager
+    def holding(self, obj: LocalObject) -> Iterator[None]:
+        """Keeps the files of `obj` over an await, whatever is committed meanwhile."""
+        obj.pending += 1
+        try:
+            yield
+        finally:
+            obj.pending -= 1
+            if not obj.pending:
+                self.spare.append(obj)
 
     def unused(self, obj: LocalObject) -> bool:
         """Whether nothing needs `obj` any more; if so it is taken out of the tree."""
@@ -293,6 +312,13 @@ class Core:
     def _directories_gone(self, gone: list[ObjectId]) -> None:
         for directory in gone:
             self.places.forget(directory)
+
+    def check_new_name(self, state: DirectoryState, name: Name) -> None:
+        """Refuses a name that cannot be made in `state`: it is gone, or the name is reserved."""
+        if state.removed:
+            raise FileNotFoundError(errno.ENOENT, "the directory was removed", os.fsdecode(name))
+        if is_hidden(b"/".join(self.tree.path(state.id)), name):
+            raise OSError(errno.EPERM, "the name is reserved for tierfs", os.fsdecode(name))
 
     def pending_directory(self, directory: ObjectId, parent: ObjectId, name: Name) -> None:
         """Notes a directory that its MKDIR will make on the shared tier."""

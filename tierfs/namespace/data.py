@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from tierfs.local import ObjectStore
 from tierfs.model import Attributes, CleanRecord, Kind, Name, ObjectId, Signature
@@ -91,7 +92,8 @@ class Data:
         """
         obj = self._core.add_object(node.kind, Content.DATA)
         try:
-            await self._fill(node, obj, keep)
+            with nullcontext() if node.object is None else self._core.holding(node.object):
+                await self._fill(node, obj, keep)
         except BaseException:
             self._core.tree.objects.pop(obj.id, None)
             await self._core.local(self._core.store.remove, obj.id)
@@ -103,8 +105,9 @@ class Data:
         old = node.object
         assert old is not None
         obj = self._core.add_object(node.kind, Content.DATA)
-        if await self._core.local(self._core.store.clone, old.id, obj.id):
-            return obj
+        with self._core.holding(old):
+            if await self._core.local(self._core.store.clone, old.id, obj.id):
+                return obj
         self._core.tree.objects.pop(obj.id, None)
         return None
 
@@ -252,7 +255,21 @@ def apply_attributes(
 
 def read_xattrs(store: ObjectStore, id_: ObjectId) -> dict[bytes, bytes]:
     """The application's xattrs of an object. Blocking."""
-    return {name: store.get_xattr(id_, name) for name in store.list_xattrs(id_)}
+    found = {}
+    for name in store.list_xattrs(id_):
+        with suppress_missing():
+            found[name] = store.get_xattr(id_, name)
+    return found
+
+
+@contextmanager
+def suppress_missing() -> Iterator[None]:
+    """Ignores ENODATA: the xattr was removed since it was listed."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
 
 
 def copy_piece(os_: OS, source: int, target: int, offset: int, size: int) -> None:

@@ -27,7 +27,7 @@ from tierfs.namespace.callers import Caller
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.inheritance import Inheritance, make_newborn
-from tierfs.namespace.lookup import Lookup, missing
+from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, DirectoryState, Entry, Handle, LocalObject, Node
 from tierfs.namespace.pointers import targets_of
 from tierfs.osio.processes import was_killed
@@ -164,6 +164,7 @@ class Files:
         """Without reflink what was closed is superseded: its op waits for the next close."""
         obj.dirty = True
         op.state, op.first, op.mark, op.durable = OpState.OPEN, 0, None, False
+        op.fields = tuple(field for field in op.fields if field != "mode")
         op.data_version += 1
         self._core.backlog.update(op)
         self._core.journal.post(SaveOp(op))
@@ -178,8 +179,7 @@ class Files:
         The node comes with one lookup more: the kernel's.
         """
         core = self._core
-        if state.removed:
-            raise missing(name)
+        core.check_new_name(state, name)
         birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
         obj = core.add_object(Kind.FILE, Content.DATA)
         obj.fd = await core.local(make_newborn, core.store, obj, birth, state.id, name)

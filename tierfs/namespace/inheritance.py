@@ -86,10 +86,10 @@ class Inheritance:
         attributes = await self._lookup.attributes(node)
         obj = node.object
         if obj is not None and obj.content is not Content.NONE:
-            names = await core.local(core.store.list_xattrs, obj.id)
             acl = None
-            if DEFAULT in names:
-                acl = await core.local(core.store.get_xattr, obj.id, DEFAULT)
+            with core.holding(obj):
+                if DEFAULT in await core.local(core.store.list_xattrs, obj.id):
+                    acl = await core.local(core.store.get_xattr, obj.id, DEFAULT)
         else:
             xattrs = await core.at(state.id, core.shared.xattrs, b"")
             acl = xattrs.get(DEFAULT)

@@ -84,7 +84,8 @@ class Lookup:
         """Where a symbolic link points."""
         core, obj = self._core, node.object
         if obj is not None and obj.content is Content.DATA:
-            return await core.local(core.store.target, obj.id)
+            with core.holding(obj):
+                return await core.local(core.store.target, obj.id)
         found = await self.committed_entry(node)
         if found.target is None:
             raise OSError(errno.EINVAL, "not a symbolic link")
@@ -138,7 +139,8 @@ class Lookup:
 
     async def _local_attributes(self, obj: LocalObject) -> Attributes:
         version = obj.version
-        told = await self._core.local(self._core.store.attributes, obj.id, obj.kind)
+        with self._core.holding(obj):
+            told = await self._core.local(self._core.store.attributes, obj.id, obj.kind)
         if obj.version == version:  # else it is being written to, and will be asked again
             obj.attributes = told
         return told

@@ -77,8 +77,7 @@ class Names:
         self, state: DirectoryState, name: Name, kind: Kind, birth: Birth, target: bytes = b""
     ) -> LocalObject:
         core = self._core
-        if state.removed:
-            raise missing(name)
+        core.check_new_name(state, name)
         obj = core.add_object(kind, Content.DATA)
         await core.local(make_newborn, core.store, obj, birth, state.id, name, target)
         obj.xattrs = birth.xattr_names
@@ -106,7 +105,8 @@ class Names:
     async def link(self, node: Node, state: DirectoryState, name: Name) -> None:
         """Gives a file one more name."""
         source = node.a_name()
-        if source is None or state.removed:
+        self._core.check_new_name(state, name)
+        if source is None:
             raise missing(name)
         if await self._lookup.find(state, name) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
@@ -218,8 +218,7 @@ class Names:
         """Moves a name, over an existing one if need be (rename(2), RENAME_NOREPLACE)."""
         if flags & ~RENAME_NOREPLACE:
             raise OSError(errno.EINVAL, "only RENAME_NOREPLACE is supported")
-        if new.removed:
-            raise missing(new_name)
+        self._core.check_new_name(new, new_name)
         while True:
             marks = (old.changes, new.changes)
             node = await self._lookup.resolve(old, old_name)

@@ -46,13 +46,13 @@ class Virtual:
         return None if obj is None else obj.put or self._core.backlog.of_object(obj.id)
 
     def state(self, node: Node) -> str:
-        """committed, pending, closed, open, stuck, suspect or torn."""
+        """committed, pending, open, stuck, suspect or torn."""
         op = self.op_of(node)
         if op is None:
             return "committed"
         if op.mark is not None:
             return str(op.mark)
-        return "pending" if op.state is OpState.PUBLISHING else str(op.state)
+        return "open" if op.state in (OpState.OPEN, OpState.CLOSED) else "pending"
 
     async def tier(self, node: Node) -> str:
         """Where the content can be read: local, shared, both; "-" of a directory."""

@@ -90,6 +90,7 @@ class Backlog:
         if all(self._indexes.same.next_after(key, position) is None for key in item.facts.keys):
             op.number = number
         op.first = op.first or (number if item.floor is None else min(number, item.floor))
+        item.flushed, item.lingering = None, False
         self._holds.begin(item)
         self.update(op)
         self._hold_open_files_before(item)

@@ -24,7 +24,7 @@ def behind(indexes: Indexes, unlink: Item) -> list[Item]:
     candidates.sort(key=lambda item: item.facts.position, reverse=True)
     movable: dict[Item, None] = {}
     for item in candidates:
-        if not (item is unlink or item.taken or item.facts.mark or item.is_commit_unlink) and all(
+        if not (item is unlink or item.taken or item.is_commit_unlink) and all(
             later in movable for later in _later(indexes, item, directory)
         ):
             movable[item] = None

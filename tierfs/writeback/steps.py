@@ -77,10 +77,16 @@ FinalCall = Callable[[SharedTier, Call], Applied]
 def look(store: ObjectStore, object_id: ObjectId, kind: Kind | None) -> Look:
     """The attributes, xattrs and target of a local object."""
     attributes = store.attributes(object_id, kind)
-    names = store.list_xattrs(object_id)
+    xattrs = {}
+    for name in store.list_xattrs(object_id):
+        try:
+            xattrs[name] = store.get_xattr(object_id, name)
+        except OSError as error:
+            if error.errno != errno.ENODATA:  # removed since it was listed
+                raise
     return Look(
         attributes,
-        {name: store.get_xattr(object_id, name) for name in names},
+        xattrs,
         store.target(object_id) if attributes.kind is Kind.SYMLINK else b"",
     )
 
