@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import trio
 
 from tierfs.config import Settings
-from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
+from tierfs.daemon.mounting import (
+    check_mountpoint,
+    check_overlap,
+    clear_dead_mount,
+    holds_dead_mount,
+)
 from tierfs.journal import DropOp, Journal
 from tierfs.local import ObjectStore
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
@@ -29,7 +34,11 @@ TRANSFER_THREADS = 8
 
 @dataclass(slots=True)
 class Rooms:
-    """All rooms of one mount."""
+    """All rooms of one mount.
+
+    Attributes:
+        foreign: what was in the tiers at the mount and is not ours; left alone.
+    """
 
     settings: Settings
     mountpoint: str
@@ -40,6 +49,7 @@ class Rooms:
     writeback: WriteBack
     backlog: Backlog
     started: float
+    foreign: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +164,7 @@ def _assemble(
     snapshot = _take_stock(store, journal)
     fs.start(writeback, snapshot)
     fs.submit_restored(snapshot.ops)
-    return Rooms(settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time())
+    foreign = (*store.foreign(), *shared.foreign())
+    return Rooms(
+        settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time(), foreign
+    )
