@@ -9,12 +9,7 @@ from dataclasses import dataclass
 import trio
 
 from tierfs.config import Settings
-from tierfs.daemon.mounting import (
-    check_mountpoint,
-    check_overlap,
-    clear_dead_mount,
-    holds_dead_mount,
-)
+from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.journal import DropOp, Journal
 from tierfs.local import ObjectStore
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
