@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import time
 from collections.abc import Callable
 
 from tierfs.journal import SaveOp, Ticket
@@ -164,6 +165,7 @@ class AttributeCalls:
             obj.changed()
             if node.directory is not None:
                 self._inheritance.changed(node.directory)
+                self._core.tree.directories[node.directory].ctime_ns = time.time_ns()
             maker = self._maker(node, obj)
             if maker is not None:
                 maker.attr_version += 1

@@ -147,11 +147,11 @@ class Core:
 
     async def rename_under_way(self, object_id: ObjectId) -> bool:
         """Waits for the rename of `object_id` that is being published; False: there is none."""
-        op = self.backlog.of_object(object_id)
-        if op is None or op.kind is not OpKind.RENAME or op.phase is not Phase.PUBLISHING:
-            return False
-        await self.writeback.committed(op)
-        return True
+        for op in self.backlog.ops_of_object(object_id):
+            if op.kind is OpKind.RENAME and op.phase is Phase.PUBLISHING:
+                await self.writeback.committed(op)
+                return True
+        return False
 
     # -- objects -------------------------------------------------------------------------------
 

@@ -10,13 +10,14 @@ import errno
 import itertools
 import os
 
-from tierfs.journal import Change, SaveClean, SaveOp
+from tierfs.journal import SaveClean, SaveOp
 from tierfs.model import (
     Attributes,
     CleanRecord,
     Kind,
     Mark,
     Name,
+    ObjectId,
     Op,
     OpKind,
     OpState,
@@ -28,7 +29,15 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.inheritance import Inheritance, make_newborn
 from tierfs.namespace.lookup import Lookup
-from tierfs.namespace.nodes import Content, DirectoryState, Entry, Handle, LocalObject, Node
+from tierfs.namespace.nodes import (
+    UNKNOWN_INODE,
+    Content,
+    DirectoryState,
+    Entry,
+    Handle,
+    LocalObject,
+    Node,
+)
 from tierfs.namespace.pointers import targets_of
 from tierfs.osio.processes import was_killed
 
@@ -159,6 +168,27 @@ class Files:
         )  # fmt: skip
         op.changed_ns = 0  # the name was there before: its directory does not change
         state.put(name[1], Entry(obj, op, shared_inode))
+        for other in node.names - {name}:
+            self._link_again(obj, name, other)
+
+    def _link_again(
+        self, obj: LocalObject, source: tuple[ObjectId, Name], other: tuple[ObjectId, Name]
+    ) -> None:
+        """A new version is a new inode on the shared tier: its other names have to follow it."""
+        core = self._core
+        state = core.tree.directories[other[0]]
+        entry = state.entries.get(other[1])
+        op, _ = core.issue(
+            OpKind.LINK,
+            obj,
+            state,
+            other[1],
+            source=(core.tree.directories[source[0]], source[1]),
+            overwrites=True,
+        )
+        op.changed_ns = 0
+        state.put(other[1], Entry(obj, op, entry.shared_inode if entry else UNKNOWN_INODE))
+        core.writeback.submit(op)
 
     def _reopen(self, obj: LocalObject, op: Op) -> None:
         """Without reflink what was closed is superseded: its op waits for the next close."""
@@ -316,24 +346,33 @@ class Files:
     async def _unchanged(self, node: Node, obj: LocalObject, op: Op) -> None:
         """Opened for writing and closed without a change: nothing to send, the copy is clean."""
         core = self._core
-        state = core.tree.directories[op.parent]
-        entry = state.entries.get(op.name)
-        if entry is None or entry.op is not op:
-            return
-        if core.backlog.depended(op):
+        if not self._is_committed_as_it_is(obj, op):
             self._number(op, await core.local(core.store.attributes, obj.id))
+            if obj.writers or obj.put is not op:
+                return
             op.state = OpState.PENDING
             core.backlog.update(op)
+            core.journal.post(SaveOp(op))
             core.writeback.submit(op)
             return
-        changes: list[Change] = []
-        if obj.origin is not None:
-            size = obj.origin.size
-            changes.append(SaveClean(CleanRecord(obj.origin, obj.id, None, size, op.timestamp_ns)))
-            obj.clean = True
+        assert obj.origin is not None
+        clean = CleanRecord(obj.origin, obj.id, None, obj.origin.size, op.timestamp_ns)
+        obj.clean = True
+        core.tree.directories[op.parent].drop(op.name)
         core.drop_op(op)
-        core.journal.post(*changes)
-        state.drop(op.name)
+        core.journal.post(SaveClean(clean))
+
+    def _is_committed_as_it_is(self, obj: LocalObject, op: Op) -> bool:
+        """Whether the shared tier has under the name of `op` what `obj` was copied from.
+
+        It has not while anything is pending on the name (a rename, a SETATTR, content closed
+        before), nor when the file was renamed while it was open.
+        """
+        entry = self._core.tree.entry(op.parent, op.name)
+        if entry is None or entry.op is not op or obj.origin is None:
+            return False
+        alone = self._core.backlog.alone(op) and not self._core.backlog.depended(op)
+        return alone and entry.shared_inode == obj.origin.inode
 
     async def fsync(self, handle: Handle) -> None:
         """Content, attributes and all journal rows so far are on the local drive (G6)."""

@@ -19,6 +19,10 @@ from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
 
 
+DIRECTORY_BYTES = 4096
+"""st_size of every directory: its own on the two tiers says nothing of what the mount shows."""
+
+
 @contextmanager
 def watching(state: DirectoryState) -> Iterator[dict[Name, bool]]:
     """Collects the names whose overlay entry changes meanwhile: name → it is there now."""
@@ -129,6 +133,8 @@ class Lookup:
             attributes = Attributes.of(st if st is not None else await self._shared_stat(node))
         if node.directory is not None:
             return self._directory_attributes(node.directory, attributes)
+        if node.ctimes is not None and node.ctimes[0] == attributes.ctime_ns:
+            attributes = dataclasses.replace(attributes, ctime_ns=node.ctimes[1])
         if node.unlinked:
             return dataclasses.replace(attributes, nlink=0)
         if obj is None:
@@ -147,13 +153,14 @@ class Lookup:
 
     def _directory_attributes(self, directory: ObjectId, attributes: Attributes) -> Attributes:
         state = self._tree.directories[directory]
-        if state.changed_ns == 0:
-            return attributes
-        # The write-back gives this time to the shared directory when nothing is pending in it.
+        # The write-back gives `changed_ns` to the shared directory when nothing is pending in it.
+        mtime_ns = state.changed_ns or attributes.mtime_ns
         return dataclasses.replace(
             attributes,
-            mtime_ns=state.changed_ns,
-            ctime_ns=max(state.changed_ns, attributes.ctime_ns),
+            size=DIRECTORY_BYTES,
+            blocks=DIRECTORY_BYTES // 512,
+            mtime_ns=mtime_ns,
+            ctime_ns=max(mtime_ns, state.ctime_ns),
         )
 
     async def _shared_stat(self, node: Node) -> os.stat_result:

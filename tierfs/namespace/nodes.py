@@ -12,6 +12,9 @@ import trio
 
 from tierfs.model import Attributes, Kind, Name, ObjectId, Op, Signature
 
+UNKNOWN_INODE = 0
+"""There is something on the shared tier under the name, but its inode is not known."""
+
 
 class Content(enum.Enum):
     """What of an object is on the local tier."""
@@ -87,6 +90,8 @@ class Node:
         names: the names it has in the mount, as far as they are known here.
         unlinked: the last name is gone; open handles go on.
         seen: signature of the shared file at the last open: the kernel's pages are of that state.
+        ctimes: ctime of the shared entry that our own commit left, and the one to show for it: a
+            commit is no change that an application made (tar would say that the file changed).
     """
 
     ino: int
@@ -98,6 +103,7 @@ class Node:
     names: set[tuple[ObjectId, Name]] = field(default_factory=set)
     unlinked: bool = False
     seen: Signature | None = None
+    ctimes: tuple[int, int] | None = None
     handles: set[Handle] = field(default_factory=set)
     lock: trio.Lock = field(default_factory=trio.Lock)
 
@@ -150,6 +156,7 @@ class DirectoryState:
         parent, name: its place in the logical tree; None and b"" for the root.
         entries: the overlay of its names.
         changes: counts every change of `entries`; who awaited compares it.
+        ctime_ns: when owner, mode, times or xattrs were changed here; commits in it do not count.
         changed_ns: mtime that the application's own changes gave it, 0 if none are pending.
         settled: clock value until when `changed_ns` is shown although nothing is pending.
         children: how many known directories have it as parent.
@@ -165,6 +172,7 @@ class DirectoryState:
     entries: dict[Name, Entry] = field(default_factory=dict)
     changes: int = 0
     changed_ns: int = 0
+    ctime_ns: int = 0
     settled: float = 0.0
     children: int = 0
     pins: int = 0

@@ -39,6 +39,7 @@ class Outcomes:
             changes += self._committed(op, obj, outcome.st)
         else:
             self._dropped(op)
+        self._keep_ctime(obj, outcome.st)
         left = outcome.st.st_ino if outcome.st is not None else None
         changes += self._settle_name(op.parent, op.name, op, left)
         if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
@@ -64,6 +65,13 @@ class Outcomes:
                 if st is not None:
                     self._chores.sign_again(st, times="times" in op.fields)
         return []
+
+    def _keep_ctime(self, obj: LocalObject | None, st: os.stat_result | None) -> None:
+        if obj is None or st is None:
+            return
+        node = self._tree.by_object.get(obj.id)
+        if node is not None and obj.attributes is not None and node.object is obj:
+            node.ctimes = (st.st_ctime_ns, obj.attributes.ctime_ns)
 
     def _put(self, op: Op, obj: LocalObject | None, st: os.stat_result | None) -> list[Change]:
         if obj is None or st is None:

@@ -20,10 +20,7 @@ from tierfs.model import (
     OpState,
 )
 from tierfs.namespace.core import LINKS, Core
-from tierfs.namespace.nodes import Content, Entry, LocalObject, Location
-
-UNKNOWN_INODE = 0
-"""There is something on the shared tier under the name, but its inode was not noted."""
+from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
 
