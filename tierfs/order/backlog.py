@@ -247,6 +247,11 @@ class Backlog:
         position = self._items[op.row].facts.position
         return [item.op for item in self._indexes.same.after((op.object, b""), position)]
 
+    def behind_at(self, op: Op) -> list[Op]:
+        """The ops issued after `op` that concern the name it makes, oldest first."""
+        position = self._items[op.row].facts.position
+        return [item.op for item in self._indexes.same.after((op.parent, op.name), position)]
+
     def of_object(self, object_id: ObjectId) -> Op | None:
         """The last op issued that concerns the object."""
         items = self._indexes.same.items((object_id, b""))
@@ -263,6 +268,11 @@ class Backlog:
             if op.kind is not OpKind.LINK or (op.parent, op.name) == (parent, name):
                 return op
         return None
+
+    def alone(self, op: Op) -> bool:
+        """Whether no other op concerns a name or the object of `op`."""
+        item = self._items[op.row]
+        return all(len(self._indexes.same.items(key)) == 1 for key in item.facts.keys)
 
     def placement(self, op: Op) -> Placement:
         """How `op` is ordered."""

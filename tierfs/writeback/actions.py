@@ -17,7 +17,7 @@ import trio
 
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
-from tierfs.model import Kind, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.model import REMOVALS, Kind, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.writeback import steps
 from tierfs.writeback.results import Applied, NothingToDo, NotYet
 from tierfs.writeback.rooms import LocalFailure, Rooms
@@ -251,13 +251,20 @@ class Actions:
     # -- consequences -----------------------------------------------------------------------------
 
     def _teach(self, op: Op, applied: Applied) -> list[Change]:
-        """Tell the ops behind `op` on the same object which inode they mean now."""
+        """Tell the ops behind `op` which inode they mean now.
+
+        Those on the same object mean what was made of it. A removal means whatever the ops before
+        it put under the name, of whichever object that is.
+        """
         if applied.st is None:
             return []
         made = (op.parent, op.name)
+        backlog = self._rooms.backlog
+        meant = [one for one in backlog.behind(op) if _subject(one) == made]
+        meant += [one for one in backlog.behind_at(op) if one.kind in REMOVALS]
         changes: list[Change] = []
-        for later in self._rooms.backlog.behind(op):
-            if _subject(later) != made or later.kind is OpKind.PUT:
+        for later in dict.fromkeys(meant):
+            if later.kind is OpKind.PUT:
                 continue
             if later.base_inode != applied.st.st_ino:
                 later.base_inode = applied.st.st_ino
