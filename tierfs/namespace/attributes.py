@@ -131,8 +131,12 @@ class AttributeCalls:
         for handle in node.handles:
             if handle.shared_fd >= 0:
                 return await core.on_shared(core.shared.read_xattrs, handle.shared_fd)
-        directory, name, _ = self._lookup.shared_location(node)
-        return await core.at(directory, core.shared.xattrs, name)
+        while True:
+            seen = directory, name, inode = self._lookup.shared_location(node)
+            try:
+                return await core.at(directory, core.shared.xattrs, name, inode)
+            except FileNotFoundError:
+                await self._lookup.check_moved(node, seen)
 
     async def _change_root(self, changes: Changes) -> None:
         change = AttributeChange(
@@ -208,6 +212,8 @@ class AttributeCalls:
         core = self._core
         attributes = await self._lookup.attributes(node)
         xattrs = await self._shared_xattrs(node)
+        if node.directory is not None and (doomed := core.doomed.get(node.directory)) is not None:
+            await doomed.wait()
         obj = core.object_of(node)
         obj.pending += 1  # held over the await
         directory, name, _ = self._lookup.shared_location(node)

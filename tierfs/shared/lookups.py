@@ -71,12 +71,19 @@ class Lookups(Tree):
             raise
         return fd, st
 
-    def xattrs(self, place: Place, name: Name) -> dict[bytes, bytes]:
-        """The application's xattrs, ACLs included. Raises FileNotFoundError."""
+    def xattrs(self, place: Place, name: Name, inode: int | None = None) -> dict[bytes, bytes]:
+        """The application's xattrs, ACLs included.
+
+        Raises FileNotFoundError, also where `name` is not `inode`, if that is given.
+        """
         self.visible(place, name)
         with self.opened(place) as directory:
             fd = self.system.open_at("look.xattrs", directory, name or b".", os.O_PATH)
             try:
+                if inode not in (None, self.system.fstat("look.stat", fd).st_ino):
+                    raise FileNotFoundError(
+                        errno.ENOENT, "replaced meanwhile", self.shown(place, name)
+                    )
                 return self.read_xattrs(fd)
             finally:
                 self.system.close("look.close", fd)
