@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import time
 from collections.abc import Callable
 
 from tierfs.journal import SaveOp, Ticket
 from tierfs.model import ROOT, Kind, Op, OpKind, Phase
 from tierfs.namespace.callers import Caller
-from tierfs.namespace.core import Core
+from tierfs.namespace.core import Core, file_time_ns
 from tierfs.namespace.files import Files
-from tierfs.namespace.inheritance import Inheritance
+from tierfs.namespace.inheritance import ACCESS, Inheritance
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, Entry, Handle, LocalObject, Node
 from tierfs.shared import AttributeChange
@@ -86,8 +85,10 @@ class AttributeCalls:
         if node.directory == ROOT:
             await self._apply_to_root(AttributeChange(xattrs={name: value}))
             return
+        # an access ACL brings the mode along (acl(5)), and only the mode where it says no more
+        fields = (field_of(name), "mode") if name == ACCESS else (field_of(name),)
         await self._change(
-            node, (field_of(name),), lambda obj: self._core.store.set_xattr(obj.id, name, value)
+            node, fields, lambda obj: self._core.store.set_xattr(obj.id, name, value)
         )
 
     async def removexattr(self, node: Node, name: bytes) -> None:
@@ -169,7 +170,7 @@ class AttributeCalls:
             obj.changed()
             if node.directory is not None:
                 self._inheritance.changed(node.directory)
-                self._core.tree.directories[node.directory].ctime_ns = time.time_ns()
+                self._core.tree.directories[node.directory].ctime_ns = file_time_ns()
             maker = self._maker(node, obj)
             if maker is not None:
                 maker.attr_version += 1

@@ -53,6 +53,15 @@ Ts = TypeVarTuple("Ts")
 LINKS = {OpKind.LINK: 1, OpKind.UNLINK: -1}
 
 
+CLOCK_REALTIME_COARSE = 5
+"""linux/time.h: the clock that file systems take their times from."""
+
+
+def file_time_ns() -> int:
+    """Now, as a file system would write it: comparable with the times of objects."""
+    return time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceSettings:
     """Times in seconds.
@@ -71,6 +80,8 @@ class Core:
 
     Attributes:
         touched: directories whose own time is shown, see `DirectoryState.changed_ns`.
+        doomed: directory objects whose files are about to be removed; a new object of the same
+            directory has the same id and waits for that.
         spare: objects that were held over an await and may be needed by nothing now.
     """
 
@@ -100,6 +111,7 @@ class Core:
         assert root.inode is not None
         self.touched: set[ObjectId] = set()
         self.spare: list[LocalObject] = []
+        self.doomed: dict[ObjectId, trio.Event] = {}
         self.tree = Tree(root.inode, self._directories_gone)
         self.writeback: WriteBack
 
@@ -171,11 +183,15 @@ class Core:
 
     async def dispose(self, obj: LocalObject) -> None:
         """Removes the files of an object that no name, handle or op needs."""
-        if obj.fd >= 0:
-            fd, obj.fd = obj.fd, -1
-            await self.local(self.os.close, "object.close", fd)
-        if obj.content is not Content.NONE and not obj.clean:
-            await self.local(self.store.remove, obj.id)
+        try:
+            if obj.fd >= 0:
+                fd, obj.fd = obj.fd, -1
+                await self.local(self.os.close, "object.close", fd)
+            if obj.content is not Content.NONE and not obj.clean:
+                await self.local(self.store.remove, obj.id)
+        finally:
+            if (removed := self.doomed.pop(obj.id, None)) is not None:
+                removed.set()
 
     def touch_clean(self, inode: int) -> None:
         """The clean copy of shared inode `inode` was used just now."""
@@ -194,7 +210,7 @@ class Core:
 
     def unused(self, obj: LocalObject) -> bool:
         """Whether nothing needs `obj` any more; if so it is taken out of the tree."""
-        if obj.pending or obj.users:
+        if obj.pending or obj.users or self.tree.objects.get(obj.id) is not obj:
             return False
         node = self.tree.by_object.get(obj.id)
         if node is not None and node.object is obj:
@@ -202,6 +218,8 @@ class Core:
                 return False  # unlinked, and the kernel still asks for it
             self.tree.switch_object(node, None)
         self.tree.objects.pop(obj.id, None)
+        if obj.kind is Kind.DIRECTORY and obj.content is not Content.NONE:
+            self.doomed[obj.id] = trio.Event()
         return True
 
     # -- ops -----------------------------------------------------------------------------------
@@ -222,7 +240,7 @@ class Core:
         targets: tuple[ObjectId, ...] = (),
     ) -> tuple[Op, Ticket]:
         """Issues an op: it is in the backlog and its row is posted; no await in between."""
-        now = time.time_ns()
+        now = file_time_ns()
         scope = self.tree.scope(parent.id)
         op = Op(
             row=self.journal.next_row(), number=self.journal.next_number(), kind=kind,
@@ -281,7 +299,7 @@ class Core:
         self.backlog.retarget(
             op, parent.id, name, scope, (*self.tree.path(parent.id), name), number
         )
-        op.changed_ns = time.time_ns()
+        op.changed_ns = file_time_ns()
         self.touch(parent, op.changed_ns)
         changes = self._pin(op)
         return self.journal.post(*changes, SaveOp(op))
