@@ -320,3 +320,17 @@ def test_statvfs(tree: Tree) -> None:
     assert before.f_blocks * before.f_frsize > 1 << 30
     assert 0 < before.f_bavail <= before.f_blocks
     assert before.f_namemax == 255
+
+
+def test_directory_attributes_set_while_its_files_are_sent(tree: Tree) -> None:
+    for index in range(20):
+        folder = tree / f"d{index}"
+        folder.mkdir(mode=0o700)
+        (folder / "f").write_bytes(b"x")
+        os.utime(folder, ns=(NS, NS))
+        os.chown(folder, ALICE, ALICE)
+        folder.chmod(0o751)
+    tree.commit_here()
+    for index in range(20):
+        st = (tree / f"d{index}").stat()
+        assert (st.st_mtime_ns, st.st_uid, st.st_mode & 0o777) == (NS, ALICE, 0o751)

@@ -110,7 +110,7 @@ class DirectoryTimes:
 
     def asked(self, op: Op, when_ns: int, mtime_ns: int) -> None:
         """`op` gave a directory an mtime that an application asked for at `when_ns`."""
-        if not self._backlog.nothing_but(op, op.object):
+        if op.object in self._touched or not self._backlog.nothing_but(op, op.object):
             self._touched.setdefault(op.object, _Touched()).asked = (when_ns, mtime_ns)
 
     def left(self, op: Op) -> None:
@@ -123,10 +123,13 @@ class DirectoryTimes:
     def due(self, op: Op) -> list[Due]:
         """The directories that nothing but `op` is pending below; the deepest first."""
         dues = []
-        for directory in dict.fromkeys((*reversed(op.scope), *reversed(op.scope2))):
+        # itself too: a utimens may end after the last commit in the directory that it was for
+        for directory in dict.fromkeys((op.object, *reversed(op.scope), *reversed(op.scope2))):
             touched = self._touched.get(directory)
             if touched is None or not self._backlog.nothing_but(op, directory):
                 continue
+            if self._backlog.of_object(directory) not in (None, op):
+                continue  # a utimens may be among what is pending for the directory itself
             del self._touched[directory]
             wanted = touched.wanted_ns()
             if touched.seen_ns and wanted and wanted != touched.seen_ns:
