@@ -222,7 +222,7 @@ class AttributeCalls:
             await core.local(core.store.create_stub, obj.id, attributes, xattrs, directory, name)
         finally:
             obj.pending -= 1
-        obj.content = Content.STUB
+        obj.content, obj.committed_links = Content.STUB, attributes.nlink - obj.links
         return obj
 
 

@@ -91,13 +91,13 @@ class Files:
         fd, st = await self._lookup.open_committed(node)
         signature = Signature.of(st)
         handle.shared_fd = fd
-        if node.object is None and await self._use_clean_copy(handle, signature):
+        if node.object is None and await self._use_clean_copy(handle, signature, st.st_nlink):
             handle.shared_fd = -1
             await core.on_shared(core.os.close, "open.close", fd)
         handle.keep_cache = node.seen == signature
         node.seen = signature
 
-    async def _use_clean_copy(self, handle: Handle, signature: Signature) -> bool:
+    async def _use_clean_copy(self, handle: Handle, signature: Signature, links: int) -> bool:
         """Reads go to the local copy while it is of the same state as the shared file (G10)."""
         core, node = self._core, handle.node
         clean = await core.journal.clean_copy(signature.inode)
@@ -107,7 +107,7 @@ class Files:
         if obj is None:
             obj = core.add_object(node.kind, Content.DATA, clean.object)
             obj.origin, obj.clean = signature, True
-            obj.clean = True
+        obj.committed_links = links
         handle.object = obj
         try:
             await self._data.acquire(obj)

@@ -141,7 +141,9 @@ class Lookup:
             return attributes
         if obj.content is Content.DATA and not obj.clean:
             return dataclasses.replace(attributes, nlink=max(1, len(node.names)))
-        return dataclasses.replace(attributes, nlink=max(1, attributes.nlink + obj.links))
+        # a local object has one link of its own, whatever the shared file has
+        committed = attributes.nlink if obj.content is Content.NONE else obj.committed_links
+        return dataclasses.replace(attributes, nlink=max(1, committed + obj.links))
 
     async def _local_attributes(self, obj: LocalObject) -> Attributes:
         version = obj.version

@@ -40,11 +40,16 @@ class LocalObject:
     Attributes:
         attributes: what the local tier says of it; None when it has to be asked again.
         links: names that pending ops will give its committed version, less those they take.
+        committed_links: names that its committed version had when that was last seen or changed.
         version: counts its changes; who awaited an answer compares it.
-        fd: one descriptor that all handles share, positioned I/O only; -1 when closed.
-        users: handles that use `fd`.
+        fd, write_fd: read-only, and read-write; all handles share them, positioned I/O only; -1
+            when closed.
+        users: handles that use them, and who waits for the end of writing.
         writers: handles open for writing.
         dirty: written since the last FLUSH.
+        live: the kernel writes to it past the daemon, through an open file or a mapping.
+        settling: no handle writes any more, but a mapping (or a lost race) may.
+        noted: (size, mtime, ctime) when it was last looked whether it had changed.
         pending: ops that need it.
         put: the op that will send its content, if one is pending.
         supersedes: op of the state before, until this one is closed.
@@ -58,9 +63,13 @@ class LocalObject:
     content: Content
     attributes: Attributes | None = None
     fd: int = -1
+    write_fd: int = -1
     users: int = 0
     writers: int = 0
     dirty: bool = False
+    live: bool = False
+    settling: bool = False
+    noted: tuple[int, int, int] | None = None
     pending: int = 0
     put: Op | None = None
     supersedes: Op | None = None
@@ -68,6 +77,7 @@ class LocalObject:
     clean: bool = False
     xattrs: frozenset[bytes] | None = None
     links: int = 0
+    committed_links: int = 1
     version: int = 0
 
     def changed(self) -> None:
@@ -89,6 +99,8 @@ class Node:
             inode counts: `shared.Places` knows where it stands).
         names: the names it has in the mount, as far as they are known here.
         unlinked: the last name is gone; open handles go on.
+        opened: handles that the kernel has; while there are any, all go the same way.
+        backing: the passthrough backing of those handles, 0 if they go through the daemon.
         seen: signature of the shared file at the last open: the kernel's pages are of that state.
         ctimes: ctime of the shared entry that our own commit left, and the one to show for it: a
             commit is no change that an application made (tar would say that the file changed).
@@ -102,6 +114,8 @@ class Node:
     shared: Location | None = None
     names: set[tuple[ObjectId, Name]] = field(default_factory=set)
     unlinked: bool = False
+    opened: int = 0
+    backing: int = 0
     seen: Signature | None = None
     ctimes: tuple[int, int] | None = None
     handles: set[Handle] = field(default_factory=set)
@@ -119,6 +133,8 @@ class Handle:
     Attributes:
         shared_fd: descriptor of the shared file when it is read from there, else -1.
         opener: process id of who opened it, 0 if unknown.
+        backing: the passthrough backing that the kernel was given for it, 0 if none.
+        granted: the kernel has it; false of files that are opened for a call of our own.
         flushed: its opener has closed it at least once.
         keep_cache: the kernel's pages of the file are still good.
     """
@@ -129,6 +145,8 @@ class Handle:
     object: LocalObject | None = None
     shared_fd: int = -1
     opener: int = 0
+    backing: int = 0
+    granted: bool = False
     flushed: bool = False
     keep_cache: bool = True
 

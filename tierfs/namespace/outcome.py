@@ -40,6 +40,7 @@ class Outcomes:
         else:
             self._dropped(op)
         self._keep_ctime(obj, outcome.st)
+        self._count_links(op, obj, outcome)
         left = outcome.st.st_ino if outcome.st is not None else None
         changes += self._settle_name(op.parent, op.name, op, left)
         if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
@@ -65,6 +66,14 @@ class Outcomes:
                 if st is not None:
                     self._chores.sign_again(st, times="times" in op.fields)
         return []
+
+    def _count_links(self, op: Op, obj: LocalObject | None, outcome: Outcome) -> None:
+        if obj is None or outcome.kind is not OutcomeKind.COMMITTED:
+            return
+        if outcome.st is not None:
+            obj.committed_links = outcome.st.st_nlink
+        elif op.kind is OpKind.UNLINK:
+            obj.committed_links -= 1
 
     def _keep_ctime(self, obj: LocalObject | None, st: os.stat_result | None) -> None:
         if obj is None or st is None:

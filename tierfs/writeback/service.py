@@ -88,7 +88,12 @@ class WriteBack:
     # -- what the namespace calls ---------------------------------------------------------------
 
     def submit(self, op: Op) -> None:
-        """Take over `op`: it is in the backlog, its row is posted. Again after it was closed."""
+        """Take over `op`, whose row is posted; again after it was closed.
+
+        Nothing to do where it is over already: who awaited something since cannot know.
+        """
+        if op not in self._rooms.backlog:
+            return
         fresh = op.row not in self._rooms.live
         self._rooms.live[op.row] = op
         if fresh and op.state is OpState.PUBLISHING:
