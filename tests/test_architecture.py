@@ -72,6 +72,7 @@ MAY_CALL_FILE_SYSTEM = {
     "config/load.py": "reads the one file that it was told to read",
     "control/": "the runtime directory under /run: no tier, no step of the protocol",
     "cli/": "runs in the user's process, on paths that the user gave",
+    "kernel/device.py": "/dev/fuse alone: no tier, no step of the protocol",
     "daemon/": "mounting, descriptors it was started with, /proc",
 }
 

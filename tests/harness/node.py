@@ -105,6 +105,8 @@ class Node:
             config = self.root / "tierfs.toml"
             config.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in self.settings.items()))
             words += ["--config", config]
+        if os.environ.get("TIERFS_TEST_PASSTHROUGH") == "off":
+            words.append("--no-passthrough")
         return [*words, *more]
 
     def start(self, *more: str, timeout: float = 60.0) -> Node:

@@ -43,6 +43,9 @@ class _Refused(TierfsError):
     help="TOML file with settings; the options here override it.",
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="How much the daemon logs.")
+@click.option(
+    "--no-passthrough", is_flag=True, help="Send every read and write through the daemon."
+)
 @click.option("--foreground", is_flag=True, help="Do not detach; log to stderr.")
 @output.json_option
 def mount(
@@ -52,6 +55,7 @@ def mount(
     node: str | None,
     config_file: Path | None,
     log_level: str | None,
+    no_passthrough: bool,
     foreground: bool,
 ) -> None:
     """Mount at MOUNTPOINT: writes land in --local and are sent to --shared.
@@ -64,6 +68,7 @@ def mount(
         "shared": _absolute(shared),
         "node": node,
         "log_level": log_level,
+        "passthrough": False if no_passthrough else None,
     }
     settings = load(config_file, overrides)
     place = os.path.realpath(mountpoint)

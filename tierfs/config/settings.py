@@ -52,6 +52,12 @@ def _count(low: int, high: int) -> Callable[[object], int]:
     return parse
 
 
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def _fraction(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ValueError("must be a fraction above 0 and at most 1, such as 0.85")
@@ -155,6 +161,22 @@ class Settings:
             "are evicted, least recently used first. Nothing pending is ever evicted.",
         ),
         default=0.85,
+    )
+    passthrough: bool = field(
+        metadata=_key(
+            _switch,
+            "Let the kernel read and write open files by itself where it can (Linux 6.9 and "
+            "later). false sends every byte through the daemon.",
+        ),
+        default=True,
+    )
+    passthrough_reserve: float = field(
+        metadata=_key(
+            _fraction,
+            "While less than this fraction of the local tier is free, files opened for writing "
+            "are written through the daemon, which makes room before it fails with ENOSPC.",
+        ),
+        default=0.05,
     )
     log_level: str = field(
         metadata=_key(

@@ -124,6 +124,7 @@ class StatusResult:
     uptime_seconds: float
     passthrough: bool
     passthrough_reason: str
+    fallbacks: dict[str, int]
     pending_files: int
     pending_bytes: int
     pending_ops: int

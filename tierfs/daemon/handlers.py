@@ -187,6 +187,7 @@ class Handlers:
             peer, self._access,
         )  # fmt: skip
         held, others = await only_visible(self._held(pending), peer, self._access)
+        direct = rooms.fs.core.direct
         limit = time.time_ns() - int(rooms.settings.open_hold * 1e9)
         long_open = tuple(
             report.path_of(op) for op in opened if op.timestamp_ns < limit and peer.is_root
@@ -194,8 +195,8 @@ class Handlers:
         return StatusResult(
             node=rooms.settings.node, member=rooms.store.member, mountpoint=rooms.mountpoint,
             version=tierfs.__version__, worker_pid=os.getpid(), supervisor_pid=None,
-            uptime_seconds=round(time.time() - rooms.started, 3), passthrough=False,
-            passthrough_reason="not built yet: reads and writes go through the daemon",
+            uptime_seconds=round(time.time() - rooms.started, 3), passthrough=direct.enabled,
+            passthrough_reason=direct.reason, fallbacks=dict(direct.fallbacks),
             pending_files=len(puts), pending_bytes=sum(op.size for op in puts),
             pending_ops=len(pending), open_for_write=len(opened),
             oldest_pending_seconds=round(oldest_seconds(pending), 3),

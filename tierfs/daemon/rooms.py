@@ -148,7 +148,9 @@ def _assemble(
     )
     core = Core(
         system, store, journal, backlog, places, shared, limiters.local, limiters.shared,
-        NamespaceSettings(watermark=settings.watermark),
+        NamespaceSettings(
+            watermark=settings.watermark, reserve=settings.passthrough_reserve
+        ),
     )  # fmt: skip
     fs = FileSystem(core, settings.local)
     writeback = WriteBack(

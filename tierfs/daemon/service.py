@@ -21,7 +21,8 @@ from tierfs.daemon.handlers import Handlers
 from tierfs.daemon.mounting import type_mounted_at, umount
 from tierfs.daemon.rooms import Rooms, build
 from tierfs.errors import TierError
-from tierfs.kernel import Operations
+from tierfs.kernel import FilteredMount, Operations
+from tierfs.namespace.direct import NoDirect
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +48,14 @@ class Mount:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._runtime = session_directory(rooms.mountpoint)
+        self._filtered: FilteredMount | None = None
         self._control = ControlServer(self._runtime, Handlers(rooms).table())
 
     async def run(self, signals: object, ready: Callable[[], None]) -> None:
         """Mounts, says that it is ready, serves."""
         rooms = self._rooms
         self._control.listen()
-        self._mount()
+        self._open_device()
         write_session(self._runtime, self._session())
         log.info("%s: mounted (local %s, shared %s)", rooms.mountpoint,
                  rooms.settings.local, rooms.settings.shared)  # fmt: skip
@@ -63,21 +65,31 @@ class Mount:
                 nursery.start_soon(rooms.fs.run)
                 nursery.start_soon(self._control.run)
                 nursery.start_soon(self._on_signal, signals)
+                if self._filtered is not None:
+                    nursery.start_soon(self._filtered.run)
                 nursery.start_soon(self._fuse, nursery.cancel_scope)
                 ready()
         finally:
             with trio.CancelScope(shield=True):
                 await self._take_down()
 
-    def _mount(self) -> None:
+    def _open_device(self) -> None:
         rooms = self._rooms
+        source = f"tierfs:{rooms.settings.node}:{rooms.mountpoint}"
+        try:
+            self._filtered = FilteredMount.open(rooms.mountpoint, source, rooms.fs, rooms.settings)
+        except PermissionError as error:
+            rooms.fs.core.direct = NoDirect(f"/dev/fuse cannot be mounted directly: {error}")
+        except OSError as error:
+            raise TierError(f"mount point {rooms.mountpoint}: cannot mount: {error}") from None
         options = set(pyfuse3.default_options) | {
             "allow_other",
             "subtype=tierfs",
-            f"fsname=tierfs:{rooms.settings.node}:{rooms.mountpoint}",
+            f"fsname={source}",
         }
+        place = rooms.mountpoint if self._filtered is None else self._filtered.path
         try:
-            pyfuse3.init(Operations(rooms.fs), rooms.mountpoint, options)
+            pyfuse3.init(Operations(rooms.fs), place, options)
         except RuntimeError as error:
             raise TierError(
                 f"mount point {rooms.mountpoint}: cannot mount: {error}; see the log"
@@ -136,6 +148,8 @@ class Mount:
                 umount(self._rooms.mountpoint, detach=True)
             except OSError as error:
                 log.error("unmount: %s", error)
+        if self._filtered is not None:
+            self._filtered.close()
         remove_session(self._runtime)
 
 

@@ -18,6 +18,8 @@ from tierfs.osio.processes import process_of
 TIMEOUT_SECONDS = 0.5
 """How long the kernel may believe names and attributes (G10: other nodes' within 1 s)."""
 
+NEWBORN_SECONDS = 0.05
+
 BLOCK_BYTES = 128 << 10
 """st_blksize: loaders buffer by it (FRAMEWORKS.md 2)."""
 
@@ -135,7 +137,12 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         node = self._fs.tree.node(inode)
         handle = self._fs.files.handle(fh) if fh is not None else None
-        await self._fs.attributes.setattr(node, changes(attr, fields), handle, caller(ctx))
+        asked = changes(attr, fields)
+        if asked == Changes() and not fields.update_ctime:
+            # all that is left of a write by another user to a passthrough file (KERNEL_PATH.md)
+            await self._fs.attributes.kill_privileges(node)
+        else:
+            await self._fs.attributes.setattr(node, asked, handle, caller(ctx))
         return await self._entry(node)
 
     @handler
@@ -172,8 +179,15 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         state = self._fs.tree.directory(parent_inode)
-        handle = await self._fs.files.create(state, name, mode & 0o7777, flags, opener(ctx))
-        return file_info(handle), await self._known(handle.node)
+        handle = await self._fs.files.create(state, name, mode & 0o7777, opener(ctx))
+        try:
+            entry = await self._known(handle.node)
+        except BaseException:
+            await self._fs.files.release(handle)
+            raise
+        # nobody can have mapped it yet: open(2) is mostly followed by fstat(2)
+        entry.attr_timeout = NEWBORN_SECONDS
+        return file_info(handle), entry
 
     @handler
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
@@ -182,11 +196,11 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        return await self._fs.data.read(self._fs.files.handle(fh), off, size)
+        return await self._fs.ranges.read(self._fs.files.handle(fh), off, size)
 
     @handler
     async def write(self, fh: int, off: int, buf: bytes) -> int:
-        return await self._fs.data.write(self._fs.files.handle(fh), off, buf)
+        return await self._fs.ranges.write(self._fs.files.handle(fh), off, buf)
 
     @handler
     async def flush(self, fh: int) -> None:
@@ -253,6 +267,8 @@ def entry_attributes(node: Node, attributes: Attributes) -> pyfuse3.EntryAttribu
     entry.st_ino = node.ino
     entry.generation = 0
     entry.entry_timeout = entry.attr_timeout = TIMEOUT_SECONDS
+    if node.object is not None and node.object.live:
+        entry.attr_timeout = 0  # stores through a mapping change the times unseen
     entry.st_mode = attributes.kind.type_bits | attributes.mode
     entry.st_nlink = attributes.nlink
     entry.st_uid, entry.st_gid = attributes.uid, attributes.gid

@@ -19,11 +19,11 @@ TEST_MOUNT_ID = "TIERFS_TEST_MOUNT_ID"
 """Environment variable, for tests alone: stands for the mount of the local file system."""
 
 OBJECTS = b"objects"
-_VERSION, _MEMBER, _BOOT, _LOCK = b"VERSION", b"MEMBER", b"BOOT", b"lock"
-_SETUP = frozenset({OBJECTS, _MEMBER, _MEMBER + small_files.NEW, _VERSION + small_files.NEW, _LOCK})
+VERSION, _MEMBER, _BOOT, _LOCK = b"VERSION", b"MEMBER", b"BOOT", b"lock"
+_SETUP = frozenset({OBJECTS, _MEMBER, _MEMBER + small_files.NEW, VERSION + small_files.NEW, _LOCK})
 """All that an interrupted first mount can have left behind."""
 _JOURNAL = frozenset({b"journal.db", b"journal.db-wal", b"journal.db-shm", b"journal.db-journal"})
-_OURS = _SETUP | _JOURNAL | {_VERSION, _BOOT, _BOOT + small_files.NEW}
+_OURS = _SETUP | _JOURNAL | {VERSION, _BOOT, _BOOT + small_files.NEW}
 # Made by mkfs: a directory with nothing else in it counts as empty.
 _OF_FILE_SYSTEM = frozenset({b"lost+found"})
 _PROBE = b"user.tierfs.probe"
@@ -93,7 +93,7 @@ class Identity:
 
     def _check(self) -> bool:
         """Whether the directory is new; TierError if it is neither that nor ours."""
-        version = small_files.read(self._system, self._root, _VERSION)
+        version = small_files.read(self._system, self._root, VERSION)
         if version is not None:
             if version.strip() != FORMAT_VERSION:
                 found = version.strip().decode("ascii", "replace")
@@ -152,7 +152,7 @@ class Identity:
             self._check_unused()
         member = secrets.token_hex(16).encode() + b"\n"
         small_files.replace(system, self._root, _MEMBER, member)
-        small_files.replace(system, self._root, _VERSION, FORMAT_VERSION + b"\n")
+        small_files.replace(system, self._root, VERSION, FORMAT_VERSION + b"\n")
 
     def _check_unused(self) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY

@@ -13,9 +13,9 @@ from pathlib import Path
 from tierfs.errors import TierError
 from tierfs.local import labels
 from tierfs.local.fanout import FanOut, file_name
-from tierfs.local.identity import Identity
+from tierfs.local.identity import VERSION, Identity
 from tierfs.model import Attributes, Kind, Name, ObjectId
-from tierfs.osio import OS
+from tierfs.osio import OS, RENAME_EXCHANGE
 
 # Whitelisted: appending is decided by the caller's offsets, direct I/O would need aligned buffers,
 # truncation may concern another object, and the kernel passes flags that open(2) does not know.
@@ -138,6 +138,13 @@ class ObjectStore:
             self.remove(target)
         return cloned
 
+    def exchange(self, one: ObjectId, other: ObjectId) -> None:
+        """Let two objects change ids, atomically: open descriptors stay with their files."""
+        self._system.rename_at(
+            "local.exchange", self._fan.directory(one), file_name(one),
+            self._fan.directory(other), file_name(other), RENAME_EXCHANGE,
+        )  # fmt: skip
+
     def remove(self, object_id: ObjectId) -> None:
         """Remove an object; no error if there is none. Open descriptors go on working."""
         name = file_name(object_id)
@@ -178,6 +185,15 @@ class ObjectStore:
         with self._opened(object_id, os.O_RDONLY) as fd:
             self._system.fsync("local.fsync", fd)
         self._system.fsync_dir("local.fsync_dir", self._fan.directory(object_id))
+
+    @contextmanager
+    def own_file(self) -> Iterator[int]:
+        """A read-only descriptor of a file of the local tier that is no object, for trials."""
+        fd = self._system.open_at("local.open", self._root, VERSION, os.O_RDONLY)
+        try:
+            yield fd
+        finally:
+            self._system.close("local.open", fd)
 
     # Attributes
 

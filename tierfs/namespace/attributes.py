@@ -18,6 +18,8 @@ from tierfs.namespace.nodes import Content, Entry, Handle, LocalObject, Node
 from tierfs.shared import AttributeChange
 
 HIDDEN = b"user.tierfs."
+CAPABILITY = b"security.capability"
+NOBODY = Caller(0, 0, 0, 0)
 MAKERS = (OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK)
 """Ops that bring an object's attributes along; changes before they are published fold into them."""
 
@@ -77,6 +79,21 @@ class AttributeCalls:
         await self._change(node, changes.fields, apply)
         if node.directory is not None and changes.mtime_ns is not None:
             self._core.tree.directories[node.directory].changed_ns = 0
+
+    async def kill_privileges(self, node: Node) -> None:
+        """Takes setuid, setgid and capabilities off a file that another user writes to.
+
+        The kernel leaves it to us (FUSE_HANDLE_KILLPRIV_V2), as inode_remove_privs does it on a
+        local file system: setgid goes only where the group may execute.
+        """
+        if node.kind is not Kind.FILE:
+            return
+        mode = (await self._lookup.attributes(node)).mode
+        kept = mode & ~(0o6000 if mode & 0o010 else 0o4000)
+        if kept != mode:
+            await self.setattr(node, Changes(mode=kept), None, NOBODY)
+        if CAPABILITY in await self.listxattr(node):
+            await self.removexattr(node, CAPABILITY)
 
     async def setxattr(self, node: Node, name: bytes, value: bytes) -> None:
         """Sets an xattr; those of tierfs itself are refused."""

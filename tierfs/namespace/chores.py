@@ -123,6 +123,7 @@ class Chores:
         """
         core = self._core
         total, free = await core.local(core.store.usage)
+        core.scarce = free < total * core.settings.reserve
         missing = wanted + int(total * (1 - core.settings.watermark)) - free
         if missing <= 0 and not wanted:
             return False

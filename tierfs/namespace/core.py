@@ -39,6 +39,7 @@ from tierfs.model import (
     Phase,
     new_object_id,
 )
+from tierfs.namespace.direct import Direct, NoDirect
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
@@ -69,10 +70,12 @@ class NamespaceSettings:
     Attributes:
         mkdir_wait: how long mkdir waits for the shared tier before it is queued (DESIGN 4).
         watermark: share of the local tier above which clean copies are evicted.
+        reserve: share of the local tier that is kept from writes past the daemon.
     """
 
     mkdir_wait: float = 0.2
     watermark: float = 0.85
+    reserve: float = 0.05
 
 
 class Core:
@@ -82,6 +85,8 @@ class Core:
         touched: directories whose own time is shown, see `DirectoryState.changed_ns`.
         doomed: directory objects whose files are about to be removed; a new object of the same
             directory has the same id and waits for that.
+        direct: grants kernel passthrough.
+        scarce: the local tier is below its reserve.
         spare: objects that were held over an await and may be needed by nothing now.
     """
 
@@ -112,6 +117,8 @@ class Core:
         self.touched: set[ObjectId] = set()
         self.spare: list[LocalObject] = []
         self.doomed: dict[ObjectId, trio.Event] = {}
+        self.direct: Direct = NoDirect("not set up")
+        self.scarce = False
         self.tree = Tree(root.inode, self._directories_gone)
         self.writeback: WriteBack
 
@@ -184,14 +191,19 @@ class Core:
     async def dispose(self, obj: LocalObject) -> None:
         """Removes the files of an object that no name, handle or op needs."""
         try:
-            if obj.fd >= 0:
-                fd, obj.fd = obj.fd, -1
-                await self.local(self.os.close, "object.close", fd)
+            await self.close_files(obj)
             if obj.content is not Content.NONE and not obj.clean:
                 await self.local(self.store.remove, obj.id)
         finally:
             if (removed := self.doomed.pop(obj.id, None)) is not None:
                 removed.set()
+
+    async def close_files(self, obj: LocalObject) -> None:
+        """Closes the descriptors of `obj`."""
+        fds = [fd for fd in (obj.fd, obj.write_fd) if fd >= 0]
+        obj.fd = obj.write_fd = -1
+        for fd in fds:
+            await self.local(self.os.close, "object.close", fd)
 
     def touch_clean(self, inode: int) -> None:
         """The clean copy of shared inode `inode` was used just now."""

@@ -1,4 +1,4 @@
-"""The content of files: which object answers for a node, copy-up, reads and writes.
+"""The content of files: which object answers for a node, its descriptors, copy-up.
 
 All handles of a node share the node's one object, so what one writes the others read, whatever
 became of the shared version meanwhile.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from tierfs.local import ObjectStore
@@ -24,45 +24,64 @@ COPY_BYTES = 4 << 20
 class Data:
     """Objects of nodes, and the bytes in them."""
 
-    def __init__(
-        self, core: Core, lookup: Lookup, make_room: Callable[[int], Awaitable[bool]]
-    ) -> None:
+    def __init__(self, core: Core, lookup: Lookup) -> None:
         self._core = core
         self._lookup = lookup
-        self._make_room = make_room
         self.copying: dict[ObjectId, tuple[Node, int, int]] = {}
 
     # -- descriptors ---------------------------------------------------------------------------
 
-    async def acquire(self, obj: LocalObject) -> None:
-        """One more handle uses the descriptor of `obj`; opens it for the first one."""
+    async def acquire(self, obj: LocalObject, *, writing: bool = False) -> None:
+        """One more handle uses `obj`; opens the descriptor that it needs for the first one.
+
+        Where the kernel writes past us, none of ours is open for writing: a lease could not tell
+        the end of writing.
+        """
         obj.users += 1
-        if obj.fd >= 0:
-            return
         try:
-            fd = await self._core.local(self._core.store.open_object, obj.id, os.O_RDWR)
+            if writing and not self._core.direct.enabled:
+                await self.writable(obj)
+            elif obj.fd < 0:
+                fd = await self._open(obj, os.O_RDONLY)
+                if obj.fd < 0:
+                    obj.fd = fd
+                else:  # another opener was faster
+                    await self._core.local(self._core.os.close, "object.close", fd)
         except OSError:
             obj.users -= 1
             raise
-        if obj.fd >= 0:  # another opener was faster
-            await self._core.local(self._core.os.close, "object.close", fd)
-        else:
-            obj.fd = fd
+
+    async def writable(self, obj: LocalObject) -> int:
+        """A descriptor of `obj` that can be written to."""
+        if obj.write_fd < 0:
+            fd = await self._open(obj, os.O_RDWR)
+            if obj.write_fd < 0:
+                obj.write_fd = fd
+            else:
+                await self._core.local(self._core.os.close, "object.close", fd)
+        return obj.write_fd
+
+    async def _open(self, obj: LocalObject, flags: int) -> int:
+        return await self._core.local(self._core.store.open_object, obj.id, flags)
 
     async def release(self, obj: LocalObject) -> None:
-        """One handle less; the last one closes the descriptor and drops what nothing needs."""
+        """One user less; the last one closes the descriptors."""
         obj.users -= 1
-        if obj.users:
-            return
-        if obj.fd >= 0:
-            fd, obj.fd = obj.fd, -1
+        if obj.users == 0:
+            obj.live = False
+            await self._core.close_files(obj)
+
+    async def end_writing(self, obj: LocalObject) -> None:
+        """Nobody writes through us any more: whoever still has it open for writing is another."""
+        if obj.write_fd >= 0:
+            fd, obj.write_fd = obj.write_fd, -1
             await self._core.local(self._core.os.close, "object.close", fd)
 
     async def attach(self, handle: Handle) -> None:
         """Lets `handle` read and write through the object of its node."""
         obj = handle.node.object
         assert obj is not None
-        await self.acquire(obj)
+        await self.acquire(obj, writing=handle.writable)
         if handle.writable:
             obj.writers += 1
         handle.object = obj
@@ -72,7 +91,7 @@ class Data:
         old = self._core.tree.switch_object(node, obj)
         for handle in list(node.handles):
             before = handle.object
-            await self.acquire(obj)
+            await self.acquire(obj, writing=handle.writable)
             handle.object = obj
             if handle.writable:
                 obj.writers += 1
@@ -110,6 +129,48 @@ class Data:
                 return obj
         self._core.tree.objects.pop(obj.id, None)
         return None
+
+    async def aside(self, node: Node, held: LocalObject) -> LocalObject:
+        """A copy of `held` takes its id; returns an object for the file that `held` was so far.
+
+        So what handles have open becomes the new version, and what was closed before stays what
+        it is. Attributes are those of `node`.
+        """
+        core = self._core
+        fresh = core.add_object(node.kind, Content.DATA)
+        fresh.origin = held.origin if held.put is None else None
+        fresh.committed_links = held.committed_links
+        try:
+            with core.holding(held):
+                if not await core.local(core.store.clone, held.id, fresh.id):
+                    await self._duplicate(node, held, fresh)
+                await core.local(core.store.exchange, held.id, fresh.id)
+        except BaseException:
+            core.tree.objects.pop(fresh.id, None)
+            await core.local(core.store.remove, fresh.id)
+            raise
+        held.changed()
+        if held.put is not None:
+            held.put.data_version += 1  # what is being read of it is the file that is written now
+        if held is not node.object:
+            fd, st, xattrs = await self._open_shared(node)
+            await core.on_shared(core.os.close, "copyup.close", fd)
+            attributes = await self._lookup.attributes(node, st)
+            await core.local(apply_attributes, core.store, fresh.id, attributes, xattrs)
+        return fresh
+
+    async def _duplicate(self, node: Node, source: LocalObject, target: LocalObject) -> None:
+        """What a reflink would make, where the file system has none."""
+        core = self._core
+        directory, name = node.a_name() or (ObjectId(0), b"")
+        attributes = await core.local(core.store.attributes, source.id, source.kind)
+        xattrs = await core.local(read_xattrs, core.store, source.id)
+        await core.local(make_object, core.store, target.id, attributes, xattrs, directory, name)
+        fd = await core.local(core.store.open_object, source.id, os.O_RDONLY)
+        try:
+            await self._copy(node, fd, target, attributes)
+        finally:
+            await core.local(core.os.close, "copyup.close", fd)
 
     async def _fill(self, node: Node, obj: LocalObject, keep: bool) -> None:
         core, old = self._core, node.object
@@ -169,43 +230,16 @@ class Data:
             self.copying.pop(obj.id, None)
             await core.local(core.os.close, "copyup.close", target)
 
-    # -- reading and writing -------------------------------------------------------------------
+    async def look(self, obj: LocalObject) -> Attributes:
+        """What the local tier says of `obj` now."""
+        return await self._core.local(self._core.store.attributes, obj.id, Kind.FILE)
 
-    async def read(self, handle: Handle, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`; short only at the end of the file."""
-        obj, core = handle.object, self._core
-        if obj is None:
-            return await core.on_shared(
-                core.os.pread, "read.shared", handle.shared_fd, size, offset
-            )
-        obj.users += 1  # the handle may be switched to another object meanwhile
-        try:
-            return await core.local(core.os.pread, "read.local", obj.fd, size, offset)
-        finally:
-            await self.release(obj)
-
-    async def write(self, handle: Handle, offset: int, data: bytes) -> int:
-        """Writes all of `data`; a full local tier first drops clean copies (G9)."""
-        obj = handle.object
-        if obj is None or not handle.writable:
-            raise OSError(errno.EBADF, "not open for writing")
-        obj.users += 1
-        self.touched(obj)
-        try:
-            await self._write(obj.fd, offset, data)
-        finally:
+    def judge(self, obj: LocalObject, now: Attributes) -> None:
+        """Of a file that the kernel writes by itself: it was written if it is not as it was."""
+        noted = now.size, now.mtime_ns, now.ctime_ns
+        if obj.live and obj.noted != noted:
             self.touched(obj)
-            await self.release(obj)
-        return len(data)
-
-    async def _write(self, fd: int, offset: int, data: bytes) -> None:
-        core = self._core
-        try:
-            await core.local(core.os.pwrite_all, "write.local", fd, data, offset)
-        except OSError as error:
-            if error.errno != errno.ENOSPC or not await self._make_room(len(data)):
-                raise
-            await core.local(core.os.pwrite_all, "write.local", fd, data, offset)
+            obj.noted = noted
 
     def touched(self, obj: LocalObject) -> None:
         """The content of `obj` is changing: what is being sent of it is not its content."""

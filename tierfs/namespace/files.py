@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from collections.abc import Callable
 
 from tierfs.journal import SaveClean, SaveOp
 from tierfs.model import (
@@ -22,15 +23,13 @@ from tierfs.model import (
     OpKind,
     OpState,
     Phase,
-    Signature,
 )
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
-from tierfs.namespace.inheritance import Inheritance, make_newborn
+from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import (
-    UNKNOWN_INODE,
     Content,
     DirectoryState,
     Entry,
@@ -38,6 +37,7 @@ from tierfs.namespace.nodes import (
     LocalObject,
     Node,
 )
+from tierfs.namespace.opening import Opening
 from tierfs.namespace.pointers import targets_of
 from tierfs.osio.processes import was_killed
 
@@ -47,10 +47,15 @@ WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 class Files:
     """Open files."""
 
-    def __init__(self, core: Core, lookup: Lookup, data: Data, inheritance: Inheritance) -> None:
+    def __init__(
+        self, core: Core, lookup: Lookup, data: Data, inheritance: Inheritance,
+        on_unsettled: Callable[[Node, LocalObject], None],
+    ) -> None:  # fmt: skip
         self._core = core
         self._lookup = lookup
         self._data = data
+        self._opening = Opening(core, lookup, data)
+        self._on_unsettled = on_unsettled
         self._inheritance = inheritance
         self._numbers = itertools.count(1)
         self.handles: dict[int, Handle] = {}
@@ -64,146 +69,44 @@ class Files:
 
     # -- open ----------------------------------------------------------------------------------
 
-    async def open(self, node: Node, flags: int, caller: Caller) -> Handle:
-        """Opens `node`; a write-open brings its content to the local tier first."""
+    async def open(
+        self, node: Node, flags: int, caller: Caller, *, internal: bool = False
+    ) -> Handle:
+        """Opens `node`; a write-open brings its content to the local tier first.
+
+        `internal`: for a call of our own; the kernel does not get it. OSError(ESTALE): look the
+        name up again (KERNEL_PATH.md, "pyfuse3 facts").
+        """
         if node.kind is Kind.DIRECTORY:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         writable = bool(flags & WRITE_FLAGS)
         handle = Handle(next(self._numbers), node, writable, opener=caller.process)
-        async with node.lock:
-            if writable or flags & os.O_TRUNC:
-                await self._prepare_write(node, truncate=bool(flags & os.O_TRUNC))
-                await self._data.attach(handle)
-            else:
-                await self._open_for_reading(handle)
-            self._add(handle)
+        try:
+            async with node.lock:
+                if writable or flags & os.O_TRUNC:
+                    await self._opening.for_writing(node, truncate=bool(flags & os.O_TRUNC))
+                    await self._data.attach(handle)
+                else:
+                    await self._opening.for_reading(handle)
+                self._add(handle)
+                if not internal:
+                    await self._opening.grant(handle)
+        except OSError:
+            if handle.number in self.handles:
+                await self.release(handle)
+            raise
         return handle
 
     def _add(self, handle: Handle) -> None:
         self.handles[handle.number] = handle
         handle.node.handles.add(handle)
 
-    async def _open_for_reading(self, handle: Handle) -> None:
-        node, core = handle.node, self._core
-        if node.object is not None and node.object.content is Content.DATA:
-            await self._data.attach(handle)
-            return
-        fd, st = await self._lookup.open_committed(node)
-        signature = Signature.of(st)
-        handle.shared_fd = fd
-        if node.object is None and await self._use_clean_copy(handle, signature, st.st_nlink):
-            handle.shared_fd = -1
-            await core.on_shared(core.os.close, "open.close", fd)
-        handle.keep_cache = node.seen == signature
-        node.seen = signature
-
-    async def _use_clean_copy(self, handle: Handle, signature: Signature, links: int) -> bool:
-        """Reads go to the local copy while it is of the same state as the shared file (G10)."""
-        core, node = self._core, handle.node
-        clean = await core.journal.clean_copy(signature.inode)
-        if clean is None or clean.signature != signature or node.object is not None:
-            return False
-        obj = core.tree.objects.get(clean.object)
-        if obj is None:
-            obj = core.add_object(node.kind, Content.DATA, clean.object)
-            obj.origin, obj.clean = signature, True
-        obj.committed_links = links
-        handle.object = obj
-        try:
-            await self._data.acquire(obj)
-        except OSError:
-            handle.object = None
-            core.unused(obj)
-            return False
-        core.touch_clean(signature.inode)
-        return True
-
-    async def _prepare_write(self, node: Node, *, truncate: bool) -> None:
-        """Afterwards the node has a data object with an op that will send it."""
-        obj = node.object
-        if obj is None or obj.content is not Content.DATA:
-            fresh = await self._data.new_version(node, keep=not truncate)
-            await self._install(node, fresh, truncated=truncate)
-            return
-        op = obj.put
-        if obj.writers or (op is not None and op.is_open):
-            if truncate:
-                await self._truncate_object(obj, 0)
-            return
-        if truncate or op is None:
-            # never in place: a clean copy, and what was closed before, stay as they are
-            fresh = await self._data.new_version(node, keep=not truncate)
-            await self._install(node, fresh, truncate)
-            return
-        clone = await self._data.reflink(node)
-        if clone is not None:
-            await self._install(node, clone, False)
-        elif op.phase is Phase.PUBLISHING:
-            await self._core.writeback.committed(op)
-            await self._prepare_write(node, truncate=truncate)
-        elif obj.put is op:
-            self._reopen(obj, op)
-
-    async def _install(self, node: Node, fresh: LocalObject, truncated: bool) -> None:
-        old = await self._data.switch(node, fresh)
-        fresh.dirty = truncated
-        if old is not None:
-            fresh.supersedes = old.put
-        self._issue_put(node, fresh)
-        if old is not None and self._core.unused(old):
-            await self._core.dispose(old)
-
-    def _issue_put(self, node: Node, obj: LocalObject) -> None:
-        name = node.a_name()
-        if name is None:
-            return  # nobody can ever find it again: nothing to send
-        state = self._core.tree.directories[name[0]]
-        entry = state.entries.get(name[1])
-        shared_inode = node.shared.inode if node.shared else None
-        if entry is not None:
-            shared_inode = entry.shared_inode
-        op, _ = self._core.issue(
-            OpKind.PUT, obj, state, name[1], state=OpState.OPEN, base_inode=shared_inode,
-            overwrites=shared_inode is not None or entry is not None,
-        )  # fmt: skip
-        op.changed_ns = 0  # the name was there before: its directory does not change
-        state.put(name[1], Entry(obj, op, shared_inode))
-        for other in node.names - {name}:
-            self._link_again(obj, name, other)
-
-    def _link_again(
-        self, obj: LocalObject, source: tuple[ObjectId, Name], other: tuple[ObjectId, Name]
-    ) -> None:
-        """A new version is a new inode on the shared tier: its other names have to follow it."""
-        core = self._core
-        state = core.tree.directories[other[0]]
-        entry = state.entries.get(other[1])
-        op, _ = core.issue(
-            OpKind.LINK,
-            obj,
-            state,
-            other[1],
-            source=(core.tree.directories[source[0]], source[1]),
-            overwrites=True,
-        )
-        op.changed_ns = 0
-        state.put(other[1], Entry(obj, op, entry.shared_inode if entry else UNKNOWN_INODE))
-        core.writeback.submit(op)
-
-    def _reopen(self, obj: LocalObject, op: Op) -> None:
-        """Without reflink what was closed is superseded: its op waits for the next close."""
-        obj.dirty = True
-        op.state, op.first, op.mark, op.durable = OpState.OPEN, 0, None, False
-        op.fields = tuple(field for field in op.fields if field != "mode")
-        op.data_version += 1
-        self._core.backlog.update(op)
-        self._core.journal.post(SaveOp(op))
-
     # -- create --------------------------------------------------------------------------------
 
     async def create(
-        self, state: DirectoryState, name: Name, mode: int, flags: int, caller: Caller
-    ) -> Handle:
+        self, state: DirectoryState, name: Name, mode: int, caller: Caller, *,
+        internal: bool = False,
+    ) -> Handle:  # fmt: skip
         """Makes a file and opens it for writing; OSError(EEXIST) when the name is taken.
 
         The node comes with one lookup more: the kernel's.
@@ -212,7 +115,7 @@ class Files:
         core.check_new_name(state, name)
         birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
         obj = core.add_object(Kind.FILE, Content.DATA)
-        obj.fd = await core.local(make_newborn, core.store, obj, birth, state.id, name)
+        await core.local(self._make, obj, birth, state.id, name)
         obj.xattrs = birth.xattr_names
         entry = state.entries.get(name)
         if state.removed or (entry is not None and entry.object is not None):
@@ -232,7 +135,21 @@ class Files:
         obj.users = obj.writers = 1
         obj.dirty = True
         self._add(handle)
+        if not internal:
+            await self._opening.grant(handle)
         return handle
+
+    def _make(self, obj: LocalObject, birth: Birth, parent: ObjectId, name: Name) -> None:
+        """Makes the object of a new file with the descriptor that it needs. Blocking."""
+        os_ = self._core.os
+        fd = make_newborn(self._core.store, obj, birth, parent, name)
+        if not self._core.direct.enabled:
+            obj.write_fd = fd
+            return
+        try:
+            obj.fd = os_.reopen("create.reopen", fd, os.O_RDONLY)
+        finally:
+            os_.close("create.close", fd)
 
     # -- changes of an open file -----------------------------------------------------------------
 
@@ -241,20 +158,15 @@ class Files:
         opened = handle is None or not handle.writable
         if opened:
             flags = os.O_RDWR | (os.O_TRUNC if size == 0 else 0)
-            handle = await self.open(node, flags, caller)
+            handle = await self.open(node, flags, caller, internal=True)
         assert handle is not None
         assert handle.object is not None
         try:
-            await self._truncate_object(handle.object, size)
+            await self._opening.truncate_object(handle.object, size)
         finally:
             if opened:
                 await self.flush(handle)
                 await self.release(handle)
-
-    async def _truncate_object(self, obj: LocalObject, size: int) -> None:
-        self._data.touched(obj)
-        await self._core.local(lambda: self._core.store.set_attributes(obj.id, size=size))
-        self._data.touched(obj)
 
     # -- close ---------------------------------------------------------------------------------
 
@@ -266,7 +178,8 @@ class Files:
         first = not handle.flushed
         handle.flushed = True
         killed = first and handle.opener and await self._core.local(was_killed, handle.opener)
-        attributes = await self._core.local(self._core.store.attributes, obj.id)
+        attributes = await self._data.look(obj)
+        self._data.judge(obj, attributes)
         op = obj.put
         if op is None or op.phase is Phase.PUBLISHING:
             return
@@ -298,11 +211,12 @@ class Files:
         async with node.lock:
             obj = handle.object
             node.handles.discard(handle)
+            self._opening.let_go(handle)
             if obj is not None:
                 if handle.writable:
                     obj.writers -= 1
                     if obj.writers == 0:
-                        await self._written(node, obj)
+                        await self._end_of_writing(node, obj)
                 await self._data.release(obj)
                 if core.unused(obj):
                     await core.dispose(obj)
@@ -310,13 +224,60 @@ class Files:
         if unused is not None:
             await core.dispose(unused)
 
+    async def _end_of_writing(self, node: Node, obj: LocalObject) -> None:
+        await self._data.end_writing(obj)
+        if not obj.live or await self.settled(obj):
+            await self._written(node, obj)
+        elif not obj.settling:
+            obj.settling = True
+            obj.users += 1
+            self._on_unsettled(node, obj)
+
+    async def settled(self, obj: LocalObject) -> bool:
+        """Whether the kernel does not write to `obj` any more, through a mapping either.
+
+        RELEASE does not say so: stores through a mapping go on after it (KERNEL_PATH.md).
+        """
+        attributes = await self._core.local(self._quiet, obj)
+        if attributes is None or obj.writers:
+            return False
+        self._data.judge(obj, attributes)
+        obj.live = False
+        return True
+
+    def _quiet(self, obj: LocalObject) -> Attributes | None:
+        if not self._core.os.has_no_writer("settle.lease", obj.fd):
+            return None
+        return self._core.store.attributes(obj.id, Kind.FILE)
+
+    async def settle(self, node: Node, obj: LocalObject, *, mapped: bool) -> bool:
+        """Looks again at a file of which `on_unsettled` was told; whether that is over.
+
+        `mapped`: it took so long that it was a mapping, whose later stores leave no mtime.
+        """
+        core = self._core
+        async with node.lock:
+            if obj.live and not obj.writers:
+                if not await self.settled(obj):
+                    return False
+                obj.dirty = obj.dirty or mapped
+                await self._written(node, obj)
+            obj.settling = False
+            await self._data.release(obj)
+            if core.unused(obj):
+                await core.dispose(obj)
+        unused = core.tree.discard_if_unused(node)
+        if unused is not None:
+            await core.dispose(unused)
+        return True
+
     async def _written(self, node: Node, obj: LocalObject) -> None:
         """No writer is left: the op may go, or is dropped when nothing was changed."""
         core, op = self._core, obj.put
         if op is None:
             return
         if obj.dirty:
-            attributes = await core.local(core.store.attributes, obj.id)
+            attributes = await self._data.look(obj)
             if obj.writers or obj.put is not op:
                 return
             obj.dirty = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import trio
+
 from tierfs.model import JournalSnapshot, Op
 from tierfs.namespace.attributes import AttributeCalls
 from tierfs.namespace.chores import Chores
@@ -16,7 +18,9 @@ from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
 from tierfs.namespace.outcome import Outcomes
+from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
+from tierfs.namespace.settling import Settling
 from tierfs.namespace.virtual import Virtual
 from tierfs.writeback import WriteBack
 
@@ -37,8 +41,10 @@ class FileSystem:
         self.chores = Chores(core)
         self.lookup = Lookup(core)
         self.inheritance = Inheritance(core, self.lookup)
-        self.data = Data(core, self.lookup, self.chores.make_room)
-        self.files = Files(core, self.lookup, self.data, self.inheritance)
+        self.data = Data(core, self.lookup)
+        self.ranges = Ranges(core, self.data, self.chores.make_room)
+        self.settling = Settling()
+        self.files = Files(core, self.lookup, self.data, self.inheritance, self.settling.add)
         self.listings = Listings(core, self.lookup, self.forget)
         self.names = Names(core, self.lookup, self.files, self.listings, self.inheritance)
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
@@ -57,7 +63,9 @@ class FileSystem:
 
     async def run(self) -> None:
         """Does what is done behind; until cancelled."""
-        await self.chores.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.chores.run)
+            nursery.start_soon(self.settling.run, self.files)
 
     async def statfs(self) -> os.statvfs_result:
         """Space of the shared tier."""

@@ -18,7 +18,6 @@ from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Locatio
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
 
-
 DIRECTORY_BYTES = 4096
 """st_size of every directory: its own on the two tiers says nothing of what the mount shows."""
 
@@ -127,6 +126,8 @@ class Lookup:
     async def attributes(self, node: Node, st: os.stat_result | None = None) -> Attributes:
         """What stat(2) says of `node`; `st` spares the question when it was just asked."""
         obj = node.object
+        if obj is None and node.shared is None:
+            obj = next((each.object for each in node.handles if each.object is not None), None)
         if obj is not None and obj.content is not Content.NONE:
             attributes = obj.attributes or await self._local_attributes(obj)
         else:
@@ -149,7 +150,9 @@ class Lookup:
         version = obj.version
         with self._core.holding(obj):
             told = await self._core.local(self._core.store.attributes, obj.id, obj.kind)
-        if obj.version == version:  # else it is being written to, and will be asked again
+        if (
+            obj.version == version and not obj.live
+        ):  # else it is being written to, and will be asked again
             obj.attributes = told
         return told
 

@@ -68,7 +68,7 @@ class Names:
         """Makes a regular file without opening it; other kinds are refused (DEVIATIONS)."""
         if Kind.of_mode(mode) is not Kind.FILE:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), os.fsdecode(name))
-        handle = await self._files.create(state, name, mode & 0o7777, os.O_RDWR, caller)
+        handle = await self._files.create(state, name, mode & 0o7777, caller, internal=True)
         await self._files.flush(handle)
         await self._files.release(handle)
         return handle.node

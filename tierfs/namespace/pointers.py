@@ -6,6 +6,7 @@ number, of a directory beside them.
 
 from __future__ import annotations
 
+import os
 import re
 
 from tierfs.model import ObjectId, Op
@@ -23,9 +24,9 @@ async def targets_of(
     core: Core, lookup: Lookup, state: DirectoryState, op: Op, obj: LocalObject
 ) -> tuple[ObjectId, ...]:
     """The directories beside a pointer that its content names; none for any other file."""
-    if names.role(op.name) is not names.Role.POINTER or not 0 < op.size <= MAX_BYTES or obj.fd < 0:
+    if names.role(op.name) is not names.Role.POINTER or not 0 < op.size <= MAX_BYTES:
         return ()
-    content = await core.local(core.os.pread, "pointer.read", obj.fd, MAX_BYTES, 0)
+    content = await core.local(_content, core, obj)
     found = []
     for word in list(dict.fromkeys(_WORD.findall(content)))[:MAX_NAMES]:
         for name in _spellings(word):
@@ -38,6 +39,14 @@ async def targets_of(
                 found.append(node.directory)
                 break
     return tuple(found)
+
+
+def _content(core: Core, obj: LocalObject) -> bytes:
+    fd = core.store.open_object(obj.id, os.O_RDONLY)
+    try:
+        return core.os.pread("pointer.read", fd, MAX_BYTES, 0)
+    finally:
+        core.os.close("pointer.close", fd)
 
 
 def _spellings(word: bytes) -> list[bytes]:

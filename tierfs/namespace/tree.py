@@ -167,6 +167,23 @@ class Tree:
             self.by_object[obj.id] = node
         return old
 
+    def succeed(self, node: Node) -> Node:
+        """Gives all that has a name to a new node; the old one is left to those who have it open.
+
+        The kernel learns the new number when it looks the name up again.
+        """
+        fresh = Node(int(new_object_id()), node.kind, names=node.names, ctimes=node.ctimes)
+        self.nodes[fresh.ino] = fresh
+        node.names = set()
+        obj = self.switch_object(node, None)
+        if obj is not None:
+            self.switch_object(fresh, obj)
+        location = node.shared
+        self.uncommitted(node)
+        if location is not None:
+            self.committed(fresh, location)
+        return fresh
+
     def forget(self, ino: int, count: int) -> LocalObject | None:
         """The kernel forgets `count` lookups; returns an object that this leaves unused."""
         node = self.nodes.get(ino)

@@ -150,6 +150,39 @@ class Data(Labelled):
         return True
 
     @labelled
+    def has_no_writer(self, step: str, fd: int) -> bool:
+        """Whether nobody has the file open for writing or mapped writable; `fd` is read-only.
+
+        A read lease tells (fcntl(2), F_SETLEASE): it is granted only then, and given back at once.
+        """
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except BlockingIOError:
+            return False
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+    @labelled
+    def reopen(self, step: str, fd: int, flags: int) -> int:
+        """Open the file of `fd` anew, also when it has no name."""
+        return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+
+    @labelled
+    def seek(self, step: str, fd: int, offset: int, whence: int) -> int:
+        """lseek(2) with SEEK_DATA or SEEK_HOLE. ENXIO when there is nothing from `offset` on."""
+        return os.lseek(fd, offset, whence)
+
+    @labelled
+    def copy_range(
+        self, step: str, source: int, target: int, size: int, offset: int, target_offset: int
+    ) -> int:
+        """copy_file_range(2): shares blocks where the file system can; the bytes copied.
+
+        EXDEV between file systems.
+        """
+        return os.copy_file_range(source, target, size, offset, target_offset)
+
+    @labelled
     def fchown(self, step: str, fd: int, uid: int, gid: int) -> None:
         """Set the owner; -1 leaves one as it is. Clears setuid and setgid: chmod comes after."""
         through(lambda file: os.chown(file, uid, gid), fd)

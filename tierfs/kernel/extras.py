@@ -1,0 +1,54 @@
+"""Requests that pyfuse3 has no handler for: fallocate, SEEK_DATA and SEEK_HOLE, copy_file_range."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+from tierfs.errors import to_errno
+from tierfs.kernel import wire
+from tierfs.kernel.wire import Opcode, Request
+from tierfs.namespace.filesystem import FileSystem
+
+log = logging.getLogger(__name__)
+
+
+class Extras:
+    """Answers them by the namespace, with the same error boundary as the handlers of pyfuse3."""
+
+    opcodes = frozenset({Opcode.FALLOCATE, Opcode.LSEEK, Opcode.COPY_FILE_RANGE})
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+
+    async def answer(self, request: Request, message: bytes) -> bytes:
+        """The reply to `message`, an error included."""
+        unique = request.unique
+        try:
+            return await self._carry_out(request, message)
+        except OSError as error:
+            return wire.error_reply(unique, to_errno(error))
+        except Exception as error:
+            log.exception("request %d failed", request.opcode)
+            return wire.error_reply(unique, to_errno(error))
+
+    async def _carry_out(self, request: Request, message: bytes) -> bytes:
+        files, ranges = self._fs.files, self._fs.ranges
+        match request.opcode:
+            case Opcode.FALLOCATE:
+                asked = wire.fallocate(message)
+                handle = files.handle(asked.fh)
+                await ranges.fallocate(handle, asked.offset, asked.length, asked.mode)
+                return wire.error_reply(request.unique, 0)
+            case Opcode.LSEEK:
+                seek = wire.lseek(message)
+                found = await ranges.seek(files.handle(seek.fh), seek.offset, seek.whence)
+                return wire.offset_reply(request.unique, found)
+            case Opcode.COPY_FILE_RANGE:
+                copy = wire.copy_file_range(message)
+                source, target = files.handle(copy.fh), files.handle(copy.target_fh)
+                count = await ranges.copy(
+                    source, copy.offset, target, copy.target_offset, copy.length
+                )
+                return wire.count_reply(request.unique, count)
+        return wire.error_reply(request.unique, errno.ENOSYS)

@@ -1,0 +1,202 @@
+"""Between the kernel and pyfuse3: every message passes here, few are looked at.
+
+pyfuse3 knows neither passthrough nor some requests. So it gets one end of a socket pair instead of
+/dev/fuse (KERNEL_PATH.md, "The filter"). Of its replies those to INIT, OPEN and CREATE are changed;
+requests that it has no handler for are answered here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+import pyfuse3
+import trio
+
+from tierfs.kernel import wire
+from tierfs.kernel.backings import Backings
+from tierfs.kernel.device import Device
+from tierfs.kernel.extras import Extras
+from tierfs.kernel.wire import InitFlag, Opcode, Request
+from tierfs.namespace.filesystem import FileSystem
+
+log = logging.getLogger(__name__)
+
+MESSAGE_BYTES = (1 << 20) + (64 << 10)
+"""max_write of libfuse (1 MiB) and more than any header."""
+
+SOCKET_BYTES = 8 << 20
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+"""asm-generic/socket.h: beyond the system's limits; needs CAP_NET_ADMIN."""
+
+BURST = 32
+"""Messages moved without letting others run."""
+
+ALWAYS = InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2
+STACK_DEPTH = 1
+
+_REMEMBERED = frozenset({Opcode.INIT, Opcode.OPEN, Opcode.CREATE})
+_MAY_KILL = frozenset({Opcode.WRITE, Opcode.SETATTR, Opcode.OPEN})
+
+
+class Filter:
+    """The two pumps of one mount.
+
+    `on_ready` is called when the kernel knows what it may use: before any other request.
+    """
+
+    def __init__(
+        self, device: Device, fs: FileSystem, backings: Backings, on_ready: Callable[[], None],
+        *, passthrough: bool,
+    ) -> None:  # fmt: skip
+        self._device = device
+        self._fs = fs
+        self._backings = backings
+        self._on_ready = on_ready
+        self._passthrough = passthrough
+        self._extras = Extras(fs)
+        self._awaited: dict[int, int] = {}
+        self._add = ALWAYS
+        self._ours, theirs = _pair()
+        self._theirs = theirs.detach()
+
+    @property
+    def path(self) -> str:
+        """What pyfuse3 mounts: it takes a descriptor in this spelling as a device."""
+        return f"/dev/fd/{self._theirs}"
+
+    async def run(self) -> None:
+        """Moves messages until the mount is gone; then pyfuse3's loop ends too."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._replies)
+                await self._requests(nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            pyfuse3.terminate()
+
+    def close(self) -> None:
+        """Closes our end; pyfuse3 closes its own."""
+        self._ours.close()
+
+    # -- kernel to pyfuse3 -----------------------------------------------------------------------
+
+    async def _requests(self, nursery: trio.Nursery) -> None:
+        buffer = bytearray(MESSAGE_BYTES)
+        view = memoryview(buffer)
+        while True:
+            await trio.lowlevel.wait_readable(self._device.fd)
+            for _ in range(BURST):
+                try:
+                    size = self._device.receive(buffer)
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in (errno.EINTR, errno.ENOENT):
+                        continue  # the request was taken back before it was read
+                    if error.errno in (errno.ENODEV, errno.ECONNABORTED):
+                        return
+                    raise
+                await self._request(nursery, view[:size])
+
+    async def _request(self, nursery: trio.Nursery, message: memoryview) -> None:
+        request = Request.of(message)
+        opcode = request.opcode
+        if opcode in self._extras.opcodes:
+            nursery.start_soon(self._answer, request, bytes(message))
+            return
+        if opcode in _REMEMBERED:
+            self._awaited[request.unique] = opcode
+            if opcode == Opcode.INIT:
+                self._negotiate(message)
+        if opcode in _MAY_KILL and wire.kills_privileges(message, opcode):
+            nursery.start_soon(self._kill_privileges, request, bytes(message))
+            return
+        await self._forward(message)
+
+    async def _forward(self, message: memoryview | bytes) -> None:
+        while True:
+            try:
+                self._ours.send(message)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._ours)
+            else:
+                return
+
+    def _negotiate(self, message: memoryview) -> None:
+        offered = wire.offered(message)
+        self._add = ALWAYS & offered
+        if not self._passthrough:
+            self._backings.disable("turned off (--no-passthrough)")
+        elif not offered & InitFlag.PASSTHROUGH:
+            self._backings.disable("the kernel does not offer it (it takes Linux 6.9)")
+        else:
+            self._add |= InitFlag.PASSTHROUGH
+
+    async def _answer(self, request: Request, message: bytes) -> None:
+        self._reply(await self._extras.answer(request, message))
+
+    async def _kill_privileges(self, request: Request, message: bytes) -> None:
+        """Setuid, setgid and capabilities go before the request is carried out."""
+        try:
+            await self._fs.attributes.kill_privileges(self._fs.tree.node(request.nodeid))
+        except OSError as error:
+            self._awaited.pop(request.unique, None)
+            self._reply(wire.error_reply(request.unique, error.errno or errno.EIO))
+        else:
+            await self._forward(message)
+
+    # -- pyfuse3 to kernel -----------------------------------------------------------------------
+
+    async def _replies(self) -> None:
+        buffer = bytearray(MESSAGE_BYTES)
+        view = memoryview(buffer)
+        while True:
+            await trio.lowlevel.wait_readable(self._ours)
+            for _ in range(BURST):
+                try:
+                    size = self._ours.recv_into(buffer)
+                except BlockingIOError:
+                    break
+                if size == 0:
+                    return
+                self._pass_on(view[:size])
+
+    def _pass_on(self, message: memoryview) -> None:
+        _, error, unique = wire.REPLY_HEADER.unpack_from(message)
+        opcode = self._awaited.pop(unique, None) if unique else None
+        if opcode is None or error:
+            self._reply(message)
+        elif opcode == Opcode.INIT:
+            self._reply(
+                wire.with_init_flags(bytes(message), self._add, max_stack_depth=STACK_DEPTH)
+            )
+            if self._add & InitFlag.PASSTHROUGH:
+                self._on_ready()
+        else:
+            handle = self._fs.files.handles.get(wire.opened_handle(message, opcode))
+            if handle is not None and handle.backing:
+                wire.set_backing(message, opcode, handle.backing)
+            self._reply(message)
+
+    def _reply(self, message: memoryview | bytes) -> None:
+        try:
+            self._device.send(message)
+        except OSError as error:
+            # ENOENT: the caller was killed meanwhile; ENODEV: the mount is gone
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                _, code, unique = wire.REPLY_HEADER.unpack_from(message)
+                log.error("reply %d to request %d refused: %s", code, unique, error)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setblocking(False)
+        for option in (SO_SNDBUFFORCE, SO_RCVBUFFORCE):
+            with contextlib.suppress(PermissionError):
+                end.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
+    return ours, theirs

@@ -1,0 +1,207 @@
+"""The messages between the kernel and a FUSE daemon, as far as the filter looks into them.
+
+Numbers and layouts are those of include/uapi/linux/fuse.h (protocol 7.40 and later). Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+REQUEST_HEADER = struct.Struct("=IIQQIIII")
+"""struct fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, lengths of extensions."""
+
+REPLY_HEADER = struct.Struct("=IiQ")
+"""struct fuse_out_header: len, error (0 or a negative errno), unique."""
+
+_INIT_IN = struct.Struct("=IIIII")  # major, minor, max_readahead, flags, flags2
+_INIT_OUT = struct.Struct("=IIIIHHIIHHII")
+INIT_OUT_BYTES = 64
+_OPEN_IN = struct.Struct("=II")  # flags, open_flags
+_CREATE_IN = struct.Struct("=IIII")  # flags, mode, umask, open_flags
+_SETATTR_IN = struct.Struct("=I")  # valid
+_WRITE_IN = struct.Struct("=QQII")  # fh, offset, size, write_flags
+_OPEN_OUT = struct.Struct("=QIi")  # fh, open_flags, backing_id
+_FALLOCATE_IN = struct.Struct("=QQQII")  # fh, offset, length, mode, padding
+_LSEEK_IN = struct.Struct("=QQII")  # fh, offset, whence, padding
+_COPY_IN = struct.Struct("=QQQQQQQ")  # fh, off, nodeid of the target, its fh, its off, len, flags
+_ENTRY_OUT_BYTES = 128
+
+FIRST_MINOR_WITH_PASSTHROUGH = 40
+
+
+class Opcode(enum.IntEnum):
+    """enum fuse_opcode: those that the filter does not pass on blindly."""
+
+    SETATTR = 4
+    OPEN = 14
+    WRITE = 16
+    INIT = 26
+    CREATE = 35
+    FALLOCATE = 43
+    LSEEK = 46
+    COPY_FILE_RANGE = 47
+
+
+class InitFlag(enum.IntFlag):
+    """FUSE_INIT_*: `flags` and, from bit 32 on, `flags2`."""
+
+    DONT_MASK = 1 << 6
+    WRITEBACK_CACHE = 1 << 16
+    HANDLE_KILLPRIV_V2 = 1 << 28
+    INIT_EXT = 1 << 30
+    PASSTHROUGH = 1 << 37
+
+
+class OpenFlag(enum.IntFlag):
+    """FOPEN_*."""
+
+    DIRECT_IO = 1 << 0
+    NOFLUSH = 1 << 5
+    PARALLEL_DIRECT_WRITES = 1 << 6
+    PASSTHROUGH = 1 << 7
+
+
+BESIDE_PASSTHROUGH = OpenFlag.DIRECT_IO | OpenFlag.NOFLUSH | OpenFlag.PARALLEL_DIRECT_WRITES
+"""All others make the kernel fail a passthrough open with EIO (FOPEN_PASSTHROUGH_MASK)."""
+
+_OPEN_KILL_SUIDGID = 1 << 0
+_WRITE_KILL_SUIDGID = 1 << 2
+_FATTR_KILL_SUIDGID = 1 << 11
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The header of a request; `pid` is a thread id."""
+
+    length: int
+    opcode: int
+    unique: int
+    nodeid: int
+    uid: int
+    gid: int
+    pid: int
+
+    @classmethod
+    def of(cls, message: memoryview) -> Request:
+        """The header of `message`."""
+        return cls(*REQUEST_HEADER.unpack_from(message)[:7])
+
+
+@dataclass(frozen=True, slots=True)
+class Fallocate:
+    """fallocate(2) on the open file `fh`."""
+
+    fh: int
+    offset: int
+    length: int
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lseek:
+    """lseek(2) with SEEK_DATA or SEEK_HOLE on the open file `fh`."""
+
+    fh: int
+    offset: int
+    whence: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFileRange:
+    """copy_file_range(2) from the open file `fh` to `target_fh`."""
+
+    fh: int
+    offset: int
+    target_fh: int
+    target_offset: int
+    length: int
+
+
+def offered(message: memoryview) -> InitFlag:
+    """What the kernel offers in its INIT request."""
+    body = REQUEST_HEADER.size
+    if len(message) < body + _INIT_IN.size:
+        return InitFlag(0)
+    _, _, _, flags, flags2 = _INIT_IN.unpack_from(message, body)
+    return InitFlag(flags | flags2 << 32)
+
+
+def with_init_flags(message: bytes, add: InitFlag, *, max_stack_depth: int) -> bytes:
+    """The INIT reply `message` with the flags `add`; writeback caching goes with PASSTHROUGH."""
+    header = REPLY_HEADER.size
+    body = bytearray(message[header:].ljust(INIT_OUT_BYTES, b"\0"))
+    fields = list(_INIT_OUT.unpack_from(body))
+    flags = InitFlag(fields[3] | fields[10] << 32) | add | InitFlag.INIT_EXT
+    if add & InitFlag.PASSTHROUGH:
+        flags &= ~InitFlag.WRITEBACK_CACHE
+        fields[11] = max_stack_depth
+    fields[1] = max(fields[1], FIRST_MINOR_WITH_PASSTHROUGH)
+    fields[3], fields[10] = flags & 0xFFFFFFFF, flags >> 32
+    _INIT_OUT.pack_into(body, 0, *fields)
+    _, error, unique = REPLY_HEADER.unpack_from(message)
+    return REPLY_HEADER.pack(header + len(body), error, unique) + bytes(body)
+
+
+def _open_at(opcode: int) -> int:
+    return REPLY_HEADER.size + (_ENTRY_OUT_BYTES if opcode == Opcode.CREATE else 0)
+
+
+def opened_handle(message: memoryview, opcode: int) -> int:
+    """The file handle in a reply to OPEN or CREATE that is no error."""
+    return int(_OPEN_OUT.unpack_from(message, _open_at(opcode))[0])
+
+
+def set_backing(message: memoryview, opcode: int, backing: int) -> None:
+    """Makes the reply to OPEN or CREATE one that grants passthrough to `backing`."""
+    at = _open_at(opcode)
+    fh, flags, _ = _OPEN_OUT.unpack_from(message, at)
+    flags = flags & BESIDE_PASSTHROUGH | OpenFlag.PASSTHROUGH
+    _OPEN_OUT.pack_into(message, at, fh, flags, backing)
+
+
+def kills_privileges(message: memoryview, opcode: int) -> bool:
+    """Whether the request says that setuid, setgid and capabilities have to go."""
+    body = REQUEST_HEADER.size
+    match opcode:
+        case Opcode.WRITE:
+            return bool(_WRITE_IN.unpack_from(message, body)[3] & _WRITE_KILL_SUIDGID)
+        case Opcode.SETATTR:
+            return bool(_SETATTR_IN.unpack_from(message, body)[0] & _FATTR_KILL_SUIDGID)
+        case Opcode.OPEN:
+            return bool(_OPEN_IN.unpack_from(message, body)[1] & _OPEN_KILL_SUIDGID)
+    return False
+
+
+def fallocate(message: bytes) -> Fallocate:
+    """The body of a FALLOCATE request."""
+    return Fallocate(*_FALLOCATE_IN.unpack_from(message, REQUEST_HEADER.size)[:4])
+
+
+def lseek(message: bytes) -> Lseek:
+    """The body of an LSEEK request."""
+    return Lseek(*_LSEEK_IN.unpack_from(message, REQUEST_HEADER.size)[:3])
+
+
+def copy_file_range(message: bytes) -> CopyFileRange:
+    """The body of a COPY_FILE_RANGE request."""
+    fh, offset, _, target, target_offset, length, _ = _COPY_IN.unpack_from(
+        message, REQUEST_HEADER.size
+    )
+    return CopyFileRange(fh, offset, target, target_offset, length)
+
+
+def error_reply(unique: int, code: int) -> bytes:
+    """The answer `code` (an errno, 0: done) without a body."""
+    return REPLY_HEADER.pack(REPLY_HEADER.size, -code, unique)
+
+
+def offset_reply(unique: int, offset: int) -> bytes:
+    """The answer to LSEEK (struct fuse_lseek_out)."""
+    return REPLY_HEADER.pack(REPLY_HEADER.size + 8, 0, unique) + struct.pack("=Q", offset)
+
+
+def count_reply(unique: int, count: int) -> bytes:
+    """The answer to COPY_FILE_RANGE: bytes copied (struct fuse_write_out)."""
+    return REPLY_HEADER.pack(REPLY_HEADER.size + 8, 0, unique) + struct.pack("=II", count, 0)

@@ -1,0 +1,228 @@
+"""What an open file reads and writes: which object, which version, by the kernel or by us."""
+
+from __future__ import annotations
+
+import errno
+from typing import NoReturn
+
+from tierfs.journal import SaveOp
+from tierfs.model import Name, ObjectId, Op, OpKind, OpState, Phase, Signature
+from tierfs.namespace.core import Core
+from tierfs.namespace.data import Data
+from tierfs.namespace.direct import Refusal
+from tierfs.namespace.lookup import Lookup
+from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, Handle, LocalObject, Node
+
+
+class Opening:
+    """Finds or makes what a handle works on. Its node is locked by the caller."""
+
+    def __init__(self, core: Core, lookup: Lookup, data: Data) -> None:
+        self._core = core
+        self._lookup = lookup
+        self._data = data
+
+    async def for_reading(self, handle: Handle) -> None:
+        node, core = handle.node, self._core
+        if node.object is not None and node.object.content is Content.DATA:
+            await self._data.attach(handle)
+            return
+        fd, st = await self._lookup.open_committed(node)
+        signature = Signature.of(st)
+        handle.shared_fd = fd
+        if node.backing:
+            await self._join(handle, signature)
+        elif node.object is None and await self._use_clean_copy(handle, signature, st.st_nlink):
+            handle.shared_fd = -1
+            await core.on_shared(core.os.close, "open.close", fd)
+        handle.keep_cache = node.seen == signature
+        node.seen = signature
+
+    async def _join(self, handle: Handle, signature: Signature) -> None:
+        """Reads from where the open handles of its node read; OSError(ESTALE) if that is old."""
+        core, node = self._core, handle.node
+        held = held_by(node)
+        if held is None:
+            return  # they have the shared file open, too: it is the same inode
+        fd, handle.shared_fd = handle.shared_fd, -1
+        await core.on_shared(core.os.close, "open.close", fd)
+        if held.origin != signature:
+            self._set_aside(node)
+        handle.object = held
+        await self._data.acquire(held)
+
+    async def _use_clean_copy(self, handle: Handle, signature: Signature, links: int) -> bool:
+        """Reads go to the local copy while it is of the same state as the shared file (G10)."""
+        core, node = self._core, handle.node
+        clean = await core.journal.clean_copy(signature.inode)
+        if clean is None or clean.signature != signature or node.object is not None:
+            return False
+        obj = core.tree.objects.get(clean.object)
+        if obj is None:
+            obj = core.add_object(node.kind, Content.DATA, clean.object)
+            obj.origin, obj.clean = signature, True
+        obj.committed_links = links
+        handle.object = obj
+        try:
+            await self._data.acquire(obj)
+        except OSError:
+            handle.object = None
+            core.unused(obj)
+            return False
+        core.touch_clean(signature.inode)
+        return True
+
+    async def for_writing(self, node: Node, *, truncate: bool) -> None:
+        """Afterwards the node has a data object with an op that will send it."""
+        obj = node.object
+        if obj is not None and obj.content is Content.DATA and is_written(obj):
+            if truncate:
+                await self.truncate_object(obj, 0)
+        elif node.backing:
+            await self._write_beside_readers(node, truncate=truncate)
+        elif obj is None or obj.content is not Content.DATA or truncate or obj.put is None:
+            # never in place: a clean copy, and what was closed before, stay as they are
+            fresh = await self._data.new_version(node, keep=not truncate)
+            await self._install(node, fresh, truncate)
+        else:
+            await self._reopen_pending(node, obj, obj.put)
+
+    async def _write_beside_readers(self, node: Node, *, truncate: bool) -> None:
+        """The kernel reads for open handles, all of the same file: it becomes the new version.
+
+        OSError(ESTALE) when that cannot be, as it is the shared file: the kernel looks the name
+        up again and finds another node; those that have the old one open keep what they see.
+        """
+        held = node.object if node.object is not None else held_by(node)
+        if held is None or held.content is not Content.DATA:
+            self._set_aside(node)
+        if held is not node.object and held.origin != await self._committed_signature(node):
+            self._set_aside(node)
+        fresh = await self._data.aside(node, held)
+        await self._install(node, fresh, False)
+        if self._core.unused(held):
+            await self._core.dispose(held)
+        if truncate:
+            await self.truncate_object(fresh, 0)
+
+    def _set_aside(self, node: Node) -> NoReturn:
+        self._core.tree.succeed(node)
+        raise OSError(errno.ESTALE, "others have an older version of it open")
+
+    async def _committed_signature(self, node: Node) -> Signature:
+        return Signature.of((await self._lookup.committed_entry(node)).st)
+
+    async def _reopen_pending(self, node: Node, obj: LocalObject, op: Op) -> None:
+        clone = await self._data.reflink(node)
+        if clone is not None:
+            await self._install(node, clone, False)
+        elif op.phase is Phase.PUBLISHING:
+            await self._core.writeback.committed(op)
+            await self.for_writing(node, truncate=False)
+        elif obj.put is op:
+            self._reopen(obj, op)
+
+    async def _install(self, node: Node, fresh: LocalObject, truncated: bool) -> None:
+        old = await self._data.switch(node, fresh)
+        fresh.dirty = truncated
+        if old is not None:
+            fresh.supersedes = old.put
+        self._issue_put(node, fresh)
+        if old is not None and self._core.unused(old):
+            await self._core.dispose(old)
+
+    def _issue_put(self, node: Node, obj: LocalObject) -> None:
+        name = node.a_name()
+        if name is None:
+            return  # nobody can ever find it again: nothing to send
+        state = self._core.tree.directories[name[0]]
+        entry = state.entries.get(name[1])
+        shared_inode = node.shared.inode if node.shared else None
+        if entry is not None:
+            shared_inode = entry.shared_inode
+        op, _ = self._core.issue(
+            OpKind.PUT, obj, state, name[1], state=OpState.OPEN, base_inode=shared_inode,
+            overwrites=shared_inode is not None or entry is not None,
+        )  # fmt: skip
+        op.changed_ns = 0  # the name was there before: its directory does not change
+        state.put(name[1], Entry(obj, op, shared_inode))
+        for other in node.names - {name}:
+            self._link_again(obj, name, other)
+
+    def _link_again(
+        self, obj: LocalObject, source: tuple[ObjectId, Name], other: tuple[ObjectId, Name]
+    ) -> None:
+        """A new version is a new inode on the shared tier: its other names have to follow it."""
+        core = self._core
+        state = core.tree.directories[other[0]]
+        entry = state.entries.get(other[1])
+        op, _ = core.issue(
+            OpKind.LINK,
+            obj,
+            state,
+            other[1],
+            source=(core.tree.directories[source[0]], source[1]),
+            overwrites=True,
+        )
+        op.changed_ns = 0
+        state.put(other[1], Entry(obj, op, entry.shared_inode if entry else UNKNOWN_INODE))
+        core.writeback.submit(op)
+
+    def _reopen(self, obj: LocalObject, op: Op) -> None:
+        """Without reflink what was closed is superseded: its op waits for the next close."""
+        obj.dirty = True
+        op.state, op.first, op.mark, op.durable = OpState.OPEN, 0, None, False
+        op.fields = tuple(field for field in op.fields if field != "mode")
+        op.data_version += 1
+        self._core.backlog.update(op)
+        self._core.journal.post(SaveOp(op))
+
+    # -- passthrough -----------------------------------------------------------------------------
+
+    async def grant(self, handle: Handle) -> None:
+        """The kernel gets `handle`: decides whether it reads and writes the file by itself.
+
+        All handles of a node that are open at one time go the same way.
+        """
+        node, direct, obj = handle.node, self._core.direct, handle.object
+        first, handle.granted = node.opened == 0, True
+        node.opened += 1
+        if first and direct.enabled:
+            if handle.writable and self._core.scarce:
+                direct.refused(Refusal.RESERVE)
+            else:
+                node.backing = direct.open(obj.fd if obj is not None else handle.shared_fd)
+        handle.backing = node.backing
+        if direct.enabled and not handle.backing:
+            handle.keep_cache = False  # the kernel may have written past these pages before
+        if handle.backing and handle.writable and obj is not None and not obj.live:
+            obj.live, obj.attributes = True, None
+            if not obj.dirty:
+                self._data.judge(obj, await self._data.look(obj))
+                obj.dirty = False
+
+    def let_go(self, handle: Handle) -> None:
+        """The kernel has closed `handle`."""
+        node = handle.node
+        if handle.granted:
+            handle.granted = False
+            node.opened -= 1
+            if node.opened == 0 and node.backing:
+                backing, node.backing = node.backing, 0
+                self._core.direct.close(backing)
+
+    async def truncate_object(self, obj: LocalObject, size: int) -> None:
+        """Sets the size of what is open for writing."""
+        self._data.touched(obj)
+        await self._core.local(lambda: self._core.store.set_attributes(obj.id, size=size))
+        self._data.touched(obj)
+
+
+def is_written(obj: LocalObject) -> bool:
+    """Whether somebody may be writing to `obj`, a mapping without a handle included."""
+    return obj.writers > 0 or obj.settling or (obj.put is not None and obj.put.is_open)
+
+
+def held_by(node: Node) -> LocalObject | None:
+    """The object that the open handles of a passthrough node read, None if the shared file."""
+    return next((each.object for each in node.handles if each.object is not None), None)

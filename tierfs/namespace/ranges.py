@@ -1,0 +1,108 @@
+"""Bytes of open files: read and written by the daemon, allocated, searched for holes, copied."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tierfs.namespace.core import Core
+from tierfs.namespace.data import Data
+from tierfs.namespace.nodes import Handle, LocalObject
+
+T = TypeVar("T")
+
+COPY_BYTES = 1 << 30
+"""Most that one copy_file_range takes: without reflink it is really copied."""
+
+
+class Ranges:
+    """What is done to parts of an open file. A full local tier first drops clean copies (G9)."""
+
+    def __init__(self, core: Core, data: Data, make_room: Callable[[int], Awaitable[bool]]) -> None:
+        self._core = core
+        self._data = data
+        self._make_room = make_room
+
+    async def read(self, handle: Handle, offset: int, size: int) -> bytes:
+        """Up to `size` bytes at `offset`; short only at the end of the file."""
+        obj, core = handle.object, self._core
+        if obj is None:
+            return await core.on_shared(
+                core.os.pread, "read.shared", handle.shared_fd, size, offset
+            )
+        obj.users += 1  # the handle may be switched to another object meanwhile
+        try:
+            return await core.local(core.os.pread, "read.local", _reading(obj), size, offset)
+        finally:
+            await self._data.release(obj)
+
+    async def write(self, handle: Handle, offset: int, data: bytes) -> int:
+        """Writes all of `data`."""
+        os_ = self._core.os
+        await self._change(
+            handle, len(data), lambda fd: os_.pwrite_all("write.local", fd, data, offset)
+        )
+        return len(data)
+
+    async def fallocate(self, handle: Handle, offset: int, length: int, mode: int) -> None:
+        """fallocate(2) with the modes of the local file system; EOPNOTSUPP for the others."""
+        os_ = self._core.os
+        await self._change(
+            handle, length, lambda fd: os_.fallocate("write.allocate", fd, offset, length, mode)
+        )
+
+    async def seek(self, handle: Handle, offset: int, whence: int) -> int:
+        """The next data or hole from `offset` on (SEEK_DATA, SEEK_HOLE); ENXIO at the end."""
+        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        obj, core = handle.object, self._core
+        if obj is None:
+            return await core.on_shared(core.os.seek, "read.seek", handle.shared_fd, offset, whence)
+        obj.users += 1
+        try:
+            return await core.local(core.os.seek, "read.seek", _reading(obj), offset, whence)
+        finally:
+            await self._data.release(obj)
+
+    async def copy(
+        self, source: Handle, offset: int, target: Handle, target_offset: int, size: int
+    ) -> int:
+        """copy_file_range(2): bytes copied, by reflink where possible; EXDEV across the tiers."""
+        os_, obj = self._core.os, source.object
+        if obj is None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        size = min(size, COPY_BYTES)
+        obj.users += 1
+        try:
+            fd = _reading(obj)
+            return await self._change(
+                target, size,
+                lambda to: os_.copy_range("write.copy", fd, to, size, offset, target_offset),
+            )  # fmt: skip
+        finally:
+            await self._data.release(obj)
+
+    async def _change(self, handle: Handle, size: int, change: Callable[[int], T]) -> T:
+        obj = handle.object
+        if obj is None or not handle.writable:
+            raise OSError(errno.EBADF, "not open for writing")
+        core = self._core
+        obj.users += 1
+        self._data.touched(obj)
+        try:
+            fd = await self._data.writable(obj)
+            try:
+                return await core.local(change, fd)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not await self._make_room(size):
+                    raise
+                return await core.local(change, fd)
+        finally:
+            self._data.touched(obj)
+            await self._data.release(obj)
+
+
+def _reading(obj: LocalObject) -> int:
+    return obj.fd if obj.fd >= 0 else obj.write_fd
