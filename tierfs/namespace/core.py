@@ -125,8 +125,16 @@ class Core:
     # -- threads -------------------------------------------------------------------------------
 
     async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Runs a blocking call on the local tier in one of its threads."""
-        return await trio.to_thread.run_sync(call, *args, limiter=self._local_limiter)
+        """Runs a blocking call on the local tier in one of its threads.
+
+        What is missing there was lost: that is an error of the tier, never a missing name (G10).
+        """
+        try:
+            return await trio.to_thread.run_sync(call, *args, limiter=self._local_limiter)
+        except FileNotFoundError as error:
+            raise OSError(
+                errno.EIO, "the local tier lost a file that it needs", error.filename
+            ) from error
 
     async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Runs a blocking call on the shared tier in one of its threads."""

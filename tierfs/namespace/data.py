@@ -211,6 +211,8 @@ class Data:
         target = await core.local(core.store.open_object, obj.id, os.O_RDWR)
         try:
             done = 0
+            # a hole at the end is no range
+            await core.local(lambda: core.store.set_attributes(obj.id, size=at.size))
             ranges = await core.on_shared(
                 lambda: list(core.os.data_ranges("copyup.ranges", source, at.size))
             )

@@ -303,6 +303,7 @@ class Files:
             return
         if not core.backlog.depended(old, besides=op):
             core.drop_op(old)
+            core.spare.append(core.tree.objects[old.object])
 
     async def _unchanged(self, node: Node, obj: LocalObject, op: Op) -> None:
         """Opened for writing and closed without a change: nothing to send, the copy is clean."""
@@ -385,3 +386,4 @@ class Files:
                 state.drop(op.name)
         if core.unused(obj):
             await core.dispose(obj)
+        await core.journal.post().written()

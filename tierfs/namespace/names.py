@@ -168,13 +168,12 @@ class Names:
     async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
         core = self._core
         shared_inode, obj = self._detach(state, name, node)
-        ticket = None
         if shared_inode is not None or core.backlog.of_name(state.id, name) is not None:
             obj = obj or core.object_of(node)
             if kind is OpKind.UNLINK and state.vouched:
                 core.backlog.note_commit_names(state.id)
             made_before = core.backlog.of_name(state.id, name) is not None
-            op, ticket = core.issue(
+            op, _ = core.issue(
                 kind, obj, state, name, base_inode=None if made_before else shared_inode
             )
             state.put(name, Entry(None, op, shared_inode))
@@ -183,8 +182,8 @@ class Names:
             state.forget(name)
         if obj is not None and core.unused(obj):
             await core.dispose(obj)
-        if ticket is not None:
-            await ticket.written()
+        # also where it only took an op back: after a kill the name would be there again
+        await core.journal.post().written()
 
     def _detach(
         self, state: DirectoryState, name: Name, node: Node
@@ -233,8 +232,10 @@ class Names:
             raise OSError(errno.EINVAL, "cannot move a directory into itself")
         op = self._move(old, old_name, new, new_name, node, target)
         await self._core.journal.post().written()
-        if op.kind in FOLDED and node.object is not None:
-            await self._core.local(self._core.store.relabel, node.object.id, new.id, new_name)
+        obj = node.object
+        if op.kind in FOLDED and obj is not None and obj.content is not Content.NONE:
+            with self._core.holding(obj):
+                await self._core.local(self._core.store.relabel, obj.id, new.id, new_name)
         if not op.is_open and op.state is not OpState.CLOSED:
             self._core.writeback.submit(op)
         await self._settle(target)
