@@ -201,6 +201,8 @@ class Core:
         try:
             await self.close_files(obj)
             if obj.content is not Content.NONE and not obj.clean:
+                # first its rows: a kill in between must not leave an op without its object
+                await self.journal.post().written()
                 await self.local(self.store.remove, obj.id)
         finally:
             if (removed := self.doomed.pop(obj.id, None)) is not None:
