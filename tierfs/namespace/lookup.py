@@ -18,6 +18,9 @@ from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Locatio
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
 
+TIER_FAILURES = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENODEV, errno.ENXIO})
+"""What a file system says that does not answer, as against one that has nothing there."""
+
 DIRECTORY_BYTES = 4096
 """st_size of every directory: its own on the two tiers says nothing of what the mount shows."""
 
@@ -131,7 +134,7 @@ class Lookup:
         if obj is not None and obj.content is not Content.NONE:
             attributes = obj.attributes or await self._local_attributes(obj)
         else:
-            attributes = Attributes.of(st if st is not None else await self._shared_stat(node))
+            attributes = await self._committed_attributes(node, st)
         if node.directory is not None:
             return self._directory_attributes(node.directory, attributes)
         if node.ctimes is not None and node.ctimes[0] == attributes.ctime_ns:
@@ -167,6 +170,20 @@ class Lookup:
             mtime_ns=mtime_ns,
             ctime_ns=max(mtime_ns, state.ctime_ns),
         )
+
+    async def _committed_attributes(self, node: Node, st: os.stat_result | None) -> Attributes:
+        known = None if node.directory is None else self._tree.directories[node.directory].known
+        if st is None:
+            try:
+                st = await self._shared_stat(node)
+            except OSError as error:
+                if known is None or error.errno not in TIER_FAILURES:
+                    raise
+                return known  # a dead tier must not close the way to what is pending below (G8)
+        found = Attributes.of(st)
+        if node.directory is not None:
+            self._tree.directories[node.directory].known = found
+        return found
 
     async def _shared_stat(self, node: Node) -> os.stat_result:
         for handle in node.handles:

@@ -175,6 +175,7 @@ class DirectoryState:
         entries: the overlay of its names.
         changes: counts every change of `entries`; who awaited compares it.
         ctime_ns: when owner, mode, times or xattrs were changed here; commits in it do not count.
+        known: what the shared tier said of it last, for when that does not answer.
         changed_ns: mtime that the application's own changes gave it, 0 if none are pending.
         settled: clock value until when `changed_ns` is shown although nothing is pending.
         children: how many known directories have it as parent.
@@ -191,6 +192,7 @@ class DirectoryState:
     changes: int = 0
     changed_ns: int = 0
     ctime_ns: int = 0
+    known: Attributes | None = None
     settled: float = 0.0
     children: int = 0
     pins: int = 0
