@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,9 +32,12 @@ def device_root() -> Iterator[Path]:
     reason = _can_mount()
     if reason is not None:
         pytest.skip(reason)
+    # A run that is told to end (a time limit) takes its mounts and loop devices with it.
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end", 143))
     root = Path(tempfile.mkdtemp(prefix="tierfs-test-"))
     root.chmod(0o755)  # the folders of tmp_path are closed to other users
     yield root
+    signal.signal(signal.SIGTERM, before)
     left = sorted(path for path in mount_points() if root in path.parents)
     assert not left, f"still mounted after the tests: {left}"
     shutil.rmtree(root)
