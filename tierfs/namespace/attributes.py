@@ -148,7 +148,7 @@ class AttributeCalls:
         core = self._core
         for handle in node.handles:
             if handle.shared_fd >= 0:
-                return await core.on_shared(core.shared.read_xattrs, handle.shared_fd)
+                return await core.on_shared_file(handle, core.shared.read_xattrs)
         while True:
             seen = directory, name, inode = self._lookup.shared_location(node)
             try:

@@ -40,7 +40,7 @@ from tierfs.model import (
     new_object_id,
 )
 from tierfs.namespace.direct import Direct, NoDirect
-from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
+from tierfs.namespace.nodes import Content, DirectoryState, Handle, LocalObject, Location, Node
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
@@ -139,6 +139,21 @@ class Core:
     async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Runs a blocking call on the shared tier in one of its threads."""
         return await trio.to_thread.run_sync(call, *args, limiter=self._shared_limiter)
+
+    async def on_shared_file(self, handle: Handle, call: Callable[[int], T]) -> T:
+        """Runs a blocking call on the shared file that `handle` has open, however long it lasts."""
+        handle.uses += 1
+        try:
+            return await self.on_shared(call, handle.shared_fd)
+        finally:
+            handle.uses -= 1
+            await self.close_shared_file(handle)
+
+    async def close_shared_file(self, handle: Handle) -> None:
+        """Closes the shared file of a released handle, once nothing uses it any more."""
+        if handle.closed and not handle.uses and handle.shared_fd >= 0:
+            fd, handle.shared_fd = handle.shared_fd, -1
+            await self.on_shared(self.os.close, "release.close", fd)
 
     def place(self, directory: ObjectId) -> Place:
         """Where `directory` stands on the shared tier now, to be checked when it is opened."""

@@ -205,9 +205,8 @@ class Files:
         """The last descriptor of an open file is gone."""
         core, node = self._core, handle.node
         self.handles.pop(handle.number, None)
-        if handle.shared_fd >= 0:
-            fd, handle.shared_fd = handle.shared_fd, -1
-            await core.on_shared(core.os.close, "release.close", fd)
+        handle.closed = True
+        await core.close_shared_file(handle)
         async with node.lock:
             obj = handle.object
             node.handles.discard(handle)

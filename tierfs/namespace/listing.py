@@ -88,7 +88,12 @@ class Listings:
         core = self._core
         if not core.places.exists(state.id):
             return []
-        return [item[0] for item in await core.at(state.id, core.shared.listing)]
+        try:
+            return [item[0] for item in await core.at(state.id, core.shared.listing)]
+        except OSError:
+            if state.removed:
+                return []  # it was open before, and went from the shared tier meanwhile
+            raise
 
     async def is_empty(self, state: DirectoryState) -> bool:
         """Whether a directory has no names."""

@@ -188,10 +188,11 @@ class Lookup:
     async def _shared_stat(self, node: Node) -> os.stat_result:
         for handle in node.handles:
             if handle.shared_fd >= 0:
-                return await self._core.on_shared(
-                    self._core.os.fstat, "getattr.fstat", handle.shared_fd
-                )
+                return await self._core.on_shared_file(handle, self._fstat)
         return (await self.committed_entry(node)).st
+
+    def _fstat(self, fd: int) -> os.stat_result:
+        return self._core.os.fstat("getattr.fstat", fd)
 
     async def committed_entry(self, node: Node) -> SharedEntry:
         """What the shared tier has of `node`; OSError(ESTALE) when it has something else there."""

@@ -132,6 +132,8 @@ class Handle:
 
     Attributes:
         shared_fd: descriptor of the shared file when it is read from there, else -1.
+        uses: calls on `shared_fd` under way; after the RELEASE the last of them closes it.
+        closed: the RELEASE has come.
         opener: process id of who opened it, 0 if unknown.
         backing: the passthrough backing that the kernel was given for it, 0 if none.
         granted: the kernel has it; false of files that are opened for a call of our own.
@@ -144,6 +146,8 @@ class Handle:
     writable: bool
     object: LocalObject | None = None
     shared_fd: int = -1
+    uses: int = 0
+    closed: bool = False
     opener: int = 0
     backing: int = 0
     granted: bool = False

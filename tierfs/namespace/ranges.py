@@ -29,8 +29,8 @@ class Ranges:
         """Up to `size` bytes at `offset`; short only at the end of the file."""
         obj, core = handle.object, self._core
         if obj is None:
-            return await core.on_shared(
-                core.os.pread, "read.shared", handle.shared_fd, size, offset
+            return await core.on_shared_file(
+                handle, lambda fd: core.os.pread("read.shared", fd, size, offset)
             )
         obj.users += 1  # the handle may be switched to another object meanwhile
         try:
@@ -59,7 +59,9 @@ class Ranges:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         obj, core = handle.object, self._core
         if obj is None:
-            return await core.on_shared(core.os.seek, "read.seek", handle.shared_fd, offset, whence)
+            return await core.on_shared_file(
+                handle, lambda fd: core.os.seek("read.seek", fd, offset, whence)
+            )
         obj.users += 1
         try:
             return await core.local(core.os.seek, "read.seek", _reading(obj), offset, whence)
