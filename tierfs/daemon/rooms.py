@@ -10,7 +10,6 @@ import trio
 
 from tierfs.config import Settings
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
-from tierfs.daemon.succession import Succession
 from tierfs.journal import DropOp, Journal
 from tierfs.local import ObjectStore
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
@@ -52,11 +51,8 @@ class Limiters:
     transfer: trio.CapacityLimiter
 
 
-async def build(
-    mountpoint: str, settings: Settings, stack: AsyncExitStack, succession: Succession | None
-) -> Rooms:
+async def build(mountpoint: str, settings: Settings, stack: AsyncExitStack) -> Rooms:
     """Checks and opens everything. TierfsError, and then nothing was made, for what is refused."""
-    goes_on = succession is not None and succession.device is not None
     limiters = Limiters(
         trio.CapacityLimiter(LOCAL_THREADS),
         trio.CapacityLimiter(SHARED_THREADS),
@@ -64,9 +60,8 @@ async def build(
     )
     system = make_os()
     check_overlap(mountpoint, settings.local, settings.shared)
-    if not goes_on:
-        check_mountpoint(mountpoint)
-    dead = not goes_on and is_dead_mount(mountpoint)
+    check_mountpoint(mountpoint)
+    dead = is_dead_mount(mountpoint)
     if not (settings.local / "VERSION").exists():
         _try_shared(settings, system, limiters)
     store = ObjectStore.open(settings.local, system)
@@ -78,7 +73,7 @@ async def build(
     stack.callback(journal.close)
     shared = _join_shared(settings, store, journal, system, limiters)
     stack.callback(shared.close)
-    return _assemble(mountpoint, settings, system, store, journal, shared, limiters, succession)
+    return _assemble(mountpoint, settings, system, store, journal, shared, limiters)
 
 
 def _try_shared(settings: Settings, system: OS, limiters: Limiters) -> None:
@@ -113,32 +108,12 @@ def _join_shared(
     return tier
 
 
-def _start(
-    fs: FileSystem, writeback: WriteBack, snapshot: JournalSnapshot, succession: Succession | None
-) -> None:
-    """Takes up what is pending, and what the kernel knows of an earlier worker."""
-    if succession is None:
-        fs.start(writeback, snapshot)
-        return
-    succession.begin(fs)
-    if succession.device is None:
-        fs.start(writeback, snapshot)
-    else:
-        fs.go_on(writeback, snapshot, succession.remembered, succession.descriptors())
-    succession.begun(fs)
-
-
-def _take_stock(store: ObjectStore, journal: Journal, *, goes_on: bool) -> JournalSnapshot:
-    """Marks what the last mount left in doubt, and loads what is pending (G6).
-
-    `goes_on`: the mount is still there, and so is who has its files open.
-    """
+def _take_stock(store: ObjectStore, journal: Journal) -> JournalSnapshot:
+    """Marks what the last mount left in doubt, and loads what is pending (G6)."""
     left_open = [op for op in journal.load().ops if op.state is OpState.OPEN]
     lost = [op for op in left_open if not _has_object(store, op.object)]
     journal.apply(*(DropOp(op.row) for op in lost))
-    if not goes_on:
-        journal.mark_torn(op.row for op in left_open if op not in lost)
-        journal.forget_requests()
+    journal.mark_torn(op.row for op in left_open if op not in lost)
     if store.boot_changed:
         journal.mark_undurable_suspect()
         store.remember_boot()
@@ -155,7 +130,7 @@ def _has_object(store: ObjectStore, object_id: ObjectId) -> bool:
 
 def _assemble(
     mountpoint: str, settings: Settings, system: OS, store: ObjectStore, journal: Journal,
-    shared: SharedTier, limiters: Limiters, succession: Succession | None,
+    shared: SharedTier, limiters: Limiters,
 ) -> Rooms:  # fmt: skip
     root = system.fstat("mount.root", shared.root_fd)
     places = Places(root.st_ino)
@@ -178,8 +153,7 @@ def _assemble(
         WritebackSettings(transfer_files=settings.transfer_files),
         fs.outcomes, local_limiter=limiters.local,
     )  # fmt: skip
-    goes_on = succession is not None and succession.device is not None
-    snapshot = _take_stock(store, journal, goes_on=goes_on)
-    _start(fs, writeback, snapshot, succession)
+    snapshot = _take_stock(store, journal)
+    fs.start(writeback, snapshot)
     fs.submit_restored(snapshot.ops)
     return Rooms(settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time())
