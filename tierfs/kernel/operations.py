@@ -234,7 +234,6 @@ class Operations(pyfuse3.Operations):
                 if not pyfuse3.readdir_reply(token, name, reply, position + 1):
                     listing.ahead[position] = found
                     return
-                node.lookups += 1
             position += 1
 
     @handler

@@ -22,7 +22,11 @@ VICTIMS = 64
 
 
 class Chores:
-    """A queue of small jobs, and a clock that ticks."""
+    """A queue of small jobs, and a clock that ticks.
+
+    Attributes:
+        forgetting: shared inodes whose local copy is about to go.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -30,6 +34,7 @@ class Chores:
             float("inf")
         )
         self.clock = time.monotonic
+        self.forgetting: set[int] = set()
 
     def _soon(self, job: Callable[[], Awaitable[None]]) -> None:
         self._send.send_nowait(job)
@@ -54,10 +59,14 @@ class Chores:
         """The shared file `inode` is gone: its local copy goes too."""
 
         async def job() -> None:
-            record = await self._core.journal.clean_copy(inode)
-            if record is not None:
-                await self._drop_clean(record)
+            try:
+                record = await self._core.journal.clean_copy(inode)
+                if record is not None:
+                    await self._drop_clean(record)
+            finally:
+                self.forgetting.discard(inode)
 
+        self.forgetting.add(inode)
         self._soon(job)
 
     def sign_again(self, st: os.stat_result, *, times: bool) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
-from tierfs.model import CleanRecord, ObjectId, Op, OpKind, Signature
+from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, Signature
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Entry, LocalObject, Location
@@ -61,7 +61,7 @@ class Outcomes:
             case OpKind.RENAME:
                 return self._renamed(op, st)
             case OpKind.UNLINK | OpKind.RMDIR:
-                self._gone(op.base_inode)
+                self._gone(op.base_inode, (op.parent, op.name))
             case OpKind.SETATTR | OpKind.LINK:
                 if st is not None:
                     self._chores.sign_again(st, times="times" in op.fields)
@@ -94,6 +94,8 @@ class Outcomes:
         state = self._tree.directories.get(op.parent)
         if state is not None and names.role(op.name) is names.Role.COMMIT:
             state.vouched = True
+        if st.st_ino in self._chores.forgetting:
+            return []  # a number used again so soon: its record is still that of another file
         obj.clean = True
         obj.origin = Signature.of(st)
         record = CleanRecord(obj.origin, obj.id, op.digest, st.st_size, time.time_ns())
@@ -131,9 +133,10 @@ class Outcomes:
         entry = self._tree.entry(op.parent, op.name)
         before = entry.shared_inode if entry is not None else op.base_inode
         if before is not None and before != inode:
-            self._gone(before)
+            self._gone(before, (op.parent, op.name))
 
-    def _gone(self, inode: int | None) -> None:
+    def _gone(self, inode: int | None, taken: tuple[ObjectId, Name]) -> None:
+        """The name `taken` does not lead to `inode` any more."""
         if inode is None:
             return
         node = self._tree.by_shared.get(inode)
@@ -141,7 +144,7 @@ class Outcomes:
             self._tree.uncommitted(node)
             if node.object is not None:
                 self._chores.dispose_if_unused(node.object)
-        if node is None or not node.names:
+        if node is None or node.names <= {taken}:
             self._chores.forget_clean(inode)
 
     def _dropped(self, op: Op) -> None:
