@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -144,7 +145,9 @@ def _assemble(
     core = Core(
         system, store, journal, backlog, places, shared, limiters.local, limiters.shared,
         NamespaceSettings(
-            watermark=settings.watermark, reserve=settings.passthrough_reserve
+            mountpoint=os.fsencode(mountpoint),
+            watermark=settings.watermark,
+            reserve=settings.passthrough_reserve,
         ),
     )  # fmt: skip
     fs = FileSystem(core, settings.local)

@@ -68,11 +68,13 @@ class NamespaceSettings:
     """Times in seconds.
 
     Attributes:
+        mountpoint: where absolute symbolic links into the mount begin.
         mkdir_wait: how long mkdir waits for the shared tier before it is queued (DESIGN 4).
         watermark: share of the local tier above which clean copies are evicted.
         reserve: share of the local tier that is kept from writes past the daemon.
     """
 
+    mountpoint: bytes = b""
     mkdir_wait: float = 0.2
     watermark: float = 0.85
     reserve: float = 0.05
@@ -367,6 +369,18 @@ class Core:
     def _directories_gone(self, gone: list[ObjectId]) -> None:
         for directory in gone:
             self.places.forget(directory)
+
+    def start_of(self, directory: ObjectId, target: Name) -> tuple[ObjectId, Name]:
+        """Where the way of a link in `directory` to `target` begins, and what is left of it.
+
+        A way that begins outside the mount leads to nothing that is ordered here.
+        """
+        if not target.startswith(b"/"):
+            return directory, target
+        top = self.settings.mountpoint
+        if top and (target == top or target.startswith(top + b"/")):
+            return ROOT, target[len(top) :]
+        return directory, b""
 
     def check_new_name(self, state: DirectoryState, name: Name) -> None:
         """Refuses a name that cannot be made in `state`: it is gone, or the name is reserved."""

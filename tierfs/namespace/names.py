@@ -130,10 +130,9 @@ class Names:
 
     async def targets(self, state: DirectoryState, target: Name) -> tuple[ObjectId, ...]:
         """The deepest directory that `target`, seen from `state`, leads through (its cover)."""
-        if target.startswith(b"/"):
-            return ()
-        at = state
-        for name in target.split(b"/"):
+        start, rest = self._core.start_of(state.id, target)
+        at = self._tree.directories[start]
+        for name in rest.split(b"/"):
             if name == b"..":
                 at = self._tree.directories[at.parent or at.id]
             elif name not in (b"", b"."):

@@ -24,12 +24,11 @@ async def targets_of(
     core: Core, lookup: Lookup, state: DirectoryState, op: Op, obj: LocalObject
 ) -> tuple[ObjectId, ...]:
     """The directories beside a pointer that its content names; none for any other file."""
-    if names.role(op.name) is not names.Role.POINTER or not 0 < op.size <= MAX_BYTES:
+    if not is_pointer(op):
         return ()
-    content = await core.local(_content, core, obj)
     found = []
-    for word in list(dict.fromkeys(_WORD.findall(content)))[:MAX_NAMES]:
-        for name in _spellings(word):
+    for spellings in spellings_in(await core.local(content_of, core, obj.id)):
+        for name in spellings:
             try:
                 node = await lookup.find(state, name)
             except OSError:
@@ -41,8 +40,19 @@ async def targets_of(
     return tuple(found)
 
 
-def _content(core: Core, obj: LocalObject) -> bytes:
-    fd = core.store.open_object(obj.id, os.O_RDONLY)
+def is_pointer(op: Op) -> bool:
+    """Whether the file of `op` is one whose content names checkpoints."""
+    return names.role(op.name) is names.Role.POINTER and 0 < op.size <= MAX_BYTES
+
+
+def spellings_in(content: bytes) -> list[list[bytes]]:
+    """For each word of a pointer the directory names that it may stand for."""
+    return [_spellings(word) for word in list(dict.fromkeys(_WORD.findall(content)))[:MAX_NAMES]]
+
+
+def content_of(core: Core, object_id: ObjectId) -> bytes:
+    """The content of a small object. Blocking."""
+    fd = core.store.open_object(object_id, os.O_RDONLY)
     try:
         return core.os.pread("pointer.read", fd, MAX_BYTES, 0)
     finally:

@@ -21,6 +21,7 @@ from tierfs.model import (
 )
 from tierfs.namespace.core import LINKS, Core
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location
+from tierfs.namespace.reach import find_targets
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
 
@@ -35,6 +36,7 @@ def restore(core: Core, snapshot: JournalSnapshot) -> None:
         obj = core.tree.objects.get(op.object)
         if obj is not None:
             _restore_op(core, op, obj)
+    find_targets(core)
 
 
 def _stub_or_reference(core: Core, object_id: ObjectId) -> Content:
