@@ -93,7 +93,6 @@ class Backlog:
         item.flushed, item.lingering = None, False
         self._holds.begin(item)
         self.update(op)
-        self._hold_open_files_before(item)
 
     def retarget(
         self,
@@ -119,7 +118,6 @@ class Backlog:
         self.update(op)
         self._holds.begin(item)
         self._end_temporary_holds(item)
-        self._hold_open_files_before(item)
 
     def update(self, op: Op) -> None:
         """Any field of `op` changed: state, mark, phase, size, object, targets."""
@@ -131,6 +129,8 @@ class Backlog:
         self._holds.flushed(item)
         placed = seen[0] == item.seen[0]
         self._reindex([item], None if placed else self._classify(op))
+        if seen[1][:2] != item.seen[1][:2]:
+            self._hold_open_files_before(item)
 
     def done_with(self, op: Op) -> None:
         """The worker that took `op` gives it back: staged, or failed."""
@@ -329,7 +329,8 @@ class Backlog:
 
     def _hold_open_files_before(self, item: Item) -> None:
         """What is open while a commit name is issued is waited for until it is committed."""
-        if item.is_removal or not item.facts.placement.is_commit_name or not item.facts.counted:
+        flushed = item.op.kind is not OpKind.PUT or item.op.first
+        if item.is_removal or not item.facts.placement.is_commit_name or not flushed:
             return
         number = item.facts.position[0]
         for opened in list(self._indexes.opened.items(item.facts.parent)):

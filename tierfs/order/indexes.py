@@ -26,7 +26,8 @@ class Indexes:
         covering: per directory, the ordered items that cover it; `guarded`: of those, the removals
             and the renames that replace something.
         large, small: per parent, the files of that size.
-        makers, removers: per directory, the MKDIR or RMDIR of itself.
+        makers, removers: per directory, the MKDIR or RMDIR of itself; `replacers`: the renames
+            that put something in the place of something in it.
         marked, opened: per directory, the marked and the open items in its subtree.
         watchers: per directory, the items that a mark in its subtree takes out of the order.
         commit_unlinks, stuck_unlinks: per directory, the UNLINKs of its commit names.
@@ -46,6 +47,7 @@ class Indexes:
         self.small: Ranked[ObjectId] = Ranked(_rank)
         self.makers: Ranked[ObjectId] = Ranked(_position)
         self.removers: Ranked[ObjectId] = Ranked(_position)
+        self.replacers: Ranked[ObjectId] = Ranked(_position)
         self.marked: Ranked[ObjectId] = Ranked(_position)
         self.opened: Ranked[ObjectId] = Ranked(_position)
         self.watchers: Ranked[ObjectId] = Ranked(_position)
@@ -114,6 +116,8 @@ class Indexes:
             yield self.makers, facts.object
         elif kind is OpKind.RMDIR:
             yield self.removers, facts.object
+        elif kind is OpKind.RENAME and facts.guarded:
+            yield self.replacers, facts.parent
         elif item.is_commit_unlink:
             yield self.commit_unlinks, facts.parent
             if facts.mark is not None:

@@ -7,6 +7,8 @@ moved behind it; what waited for them waits no longer, so no wait turns round.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tierfs.model import ObjectId
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item
@@ -16,27 +18,25 @@ def behind(indexes: Indexes, unlink: Item) -> list[Item]:
     """The removals to be moved behind `unlink` (of a commit name), in their order.
 
     All in its directory that no worker has, except those that something later needs where they
-    are: a later op of the same name or object, or one that puts something in the place of a
-    directory above.
+    are: a later op of the same name or object, the RMDIR of a directory above them, or a rename
+    that replaces something above them, perhaps the directory that they empty.
     """
-    directory = unlink.facts.parent
-    candidates = [*indexes.removals.items(directory), *indexes.dead_removals.items(directory)]
+    top = unlink.facts.parent
+    candidates = [*indexes.removals.items(top), *indexes.dead_removals.items(top)]
     candidates.sort(key=lambda item: item.facts.position, reverse=True)
     movable: dict[Item, None] = {}
     for item in candidates:
-        if not (item is unlink or item.taken or item.is_commit_unlink) and all(
-            later in movable for later in _later(indexes, item, directory)
-        ):
+        fixed = item is unlink or item.taken or item.is_commit_unlink
+        if not fixed and all(later in movable for later in _later(indexes, item, top)):
             movable[item] = None
     return [*movable][::-1]
 
 
-def _later(indexes: Indexes, item: Item, top: ObjectId) -> list[Item]:
-    """Per key of `item`, and of the directories between it and `top`, the next op of that key."""
-    op = item.op
-    keys = list(item.facts.keys)
-    if top in op.scope:
-        depth = op.scope.index(top)
-        keys += zip(op.scope[depth:-1], op.path[depth:-1], strict=True)
-    found = (indexes.same.next_after(key, item.facts.position) for key in keys)
-    return [later for later in found if later is not None]
+def _later(indexes: Indexes, item: Item, top: ObjectId) -> Iterator[Item]:
+    """What comes after `item`, from `top` downwards, and needs it where it is; of each the next."""
+    facts = item.facts
+    found = [indexes.same.next_after(key, facts.position) for key in facts.keys]
+    for directory in facts.directories[facts.directories.index(top) :]:
+        found.append(indexes.removers.next_after(directory, facts.position))
+        found.append(indexes.replacers.next_after(directory, facts.position))
+    return filter(None, found)

@@ -1,5 +1,5 @@
 """A small world for simulations: a logical tree that issues ops as the namespace does, a shared
-tree to which they are applied, and a naive reading of the promises that checks every step.
+tree to which they are applied, and the promises (promises.py) that check every step.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ import itertools
 import random
 from dataclasses import dataclass
 
+from tests.unit.order.promises import Promises
 from tierfs.model import REMOVALS, ROOT, Mark, ObjectId, Op, OpKind, OpState, Phase
-from tierfs.order import Backlog, Klass, OrderSettings, classify, names
+from tierfs.order import Backlog, OrderSettings
 
 DIRECTORY_NAMES = ["run", "step-1", "step-2", "sub", "x.tmp", "3.orbax-checkpoint-tmp", "data"]
 FILE_NAMES = ["a.bin", "b.bin", "c.bin", "small.json", ".metadata", "meta.pt", "latest", "w.tmp",
@@ -40,6 +41,7 @@ class World:
         self.pending: dict[int, Op] = {}
         self.taken: list[Op] = []
         self.published = 0
+        self.promises = Promises(self)
         self._ids = itertools.count(100)
         self._numbers = itertools.count(1)
         self._rows = itertools.count(1)
@@ -87,6 +89,7 @@ class World:
             setattr(op, name, value)
         self.pending[op.row] = op
         self.backlog.add(op)
+        self.promises.issued(op)
         return op
 
     def drop(self, op: Op) -> None:
@@ -137,6 +140,7 @@ class World:
                 self.backlog.renumber(op, next(self._numbers))
             op.first = op.first or op.number
             self.backlog.update(op)
+            self.promises.issued(op)
 
     def release(self) -> None:
         op = self._open_file()
@@ -150,6 +154,7 @@ class World:
             op.first = op.first or op.number
         op.state = OpState.PENDING
         self.backlog.update(op)
+        self.promises.issued(op)
 
     def _open_file(self) -> Op | None:
         ops = [op for op in self.pending.values() if op.state in (OpState.OPEN, OpState.CLOSED)]
@@ -240,6 +245,7 @@ class World:
             self.backlog.retarget(
                 op, new[0], new[1], scope, (*path, new[1]), number, overwrites=overwrites
             )
+            self.promises.issued(op)
             if self.concerns(old):
                 self.issue(OpKind.UNLINK, old, ObjectId(next(self._ids)))
         else:
@@ -297,7 +303,7 @@ class World:
         self.backlog.done_with(op)
 
     def publish(self, op: Op) -> None:
-        check_promises(self, op)
+        self.promises.check(op)
         self.apply(op)
         self.drop(op)
         self.published += 1
@@ -328,6 +334,7 @@ class World:
     def crash(self) -> None:
         """Lose everything but the rows."""
         self.taken.clear()
+        self.promises.forget_open_files()
         self.backlog = Backlog(self.settings)
         for op in sorted(self.pending.values(), key=lambda op: op.number):
             op.phase = Phase.QUEUED
@@ -364,64 +371,3 @@ class World:
 
     def shown(self) -> dict[Spot, ObjectId]:
         return {spot: node.object for spot, node in self.logical.items()}
-
-
-def check_promises(world: World, op: Op) -> None:
-    """What DESIGN promises about this publication, read naively from what is pending."""
-    others = [other for other in world.pending.values() if other is not op]
-    for other in others:
-        keys = _keys(other) & _keys(op)
-        assert not (keys and other.number < op.number), f"{op} before {other}: same name or object"
-    placement = classify(op)
-    if placement.klass is not Klass.ORDERED:
-        return
-    for other in others:
-        if not set(placement.cover) & _inside(other) or not _before(world, other, op):
-            continue
-        if op.kind in REMOVALS:
-            missed = other.kind not in REMOVALS and other.mark is not Mark.TORN
-            is_log = other.mark is not None and classify(other).is_log
-            assert not missed or is_log, f"removal {op} before the save {other}"
-        elif other.kind not in REMOVALS:
-            excused = other.mark is not None or _withdrawn(world, other)
-            assert excused, f"{op} before {other} in its cover"
-    if op.kind is OpKind.UNLINK and not placement.is_commit_name:
-        _check_commit_name_first(world, op, others)
-
-
-def _check_commit_name_first(world: World, op: Op, others: list[Op]) -> None:
-    for other in others:
-        is_marker = other.kind is OpKind.UNLINK and classify(other).is_commit_name
-        if is_marker and other.parent in op.scope:
-            assert other.number > op.number, f"{op} before the commit name {other}"
-
-
-def _keys(op: Op) -> set[tuple[int, bytes | None]]:
-    return {(op.object, b""), (op.parent, op.name), (op.parent2 or 0, op.name2)} - {(0, None)}
-
-
-def _inside(op: Op) -> set[int]:
-    return {*op.scope, *op.scope2, *((op.object,) if op.kind is OpKind.MKDIR else ())}
-
-
-def _before(world: World, other: Op, op: Op) -> bool:
-    """Whether `other` was issued before `op`, which ranks before the commit names that it was
-    open for.
-    """
-    number = min(op.number, world.backlog._items[op.row].facts.position[0])
-    if other.kind is OpKind.PUT and classify(other).klass is not Klass.ORDERED:
-        open_log = names.is_log(other.name) and other.state is not OpState.PENDING
-        item = world.backlog._items[other.row]
-        counts = other.first and not open_log and not item.lingering and not item.lifted
-        return bool(counts) and other.first < number
-    if other.kind is OpKind.PUT and not other.first:
-        return False
-    return other.number < number and not world.backlog._items[other.row].lingering
-
-
-def _withdrawn(world: World, op: Op) -> bool:
-    """Whether a mark keeps `op` itself from being published."""
-    watched = {op.parent} if classify(op).is_commit_name else set()
-    watched |= {*op.targets} if classify(op).is_pointer else set()
-    marked = [other for other in world.pending.values() if other.mark is not None]
-    return any(watched & _inside(other) and not classify(other).is_log for other in marked)
