@@ -176,6 +176,7 @@ class DirectoryState:
 
     Attributes:
         parent, name: its place in the logical tree; None and b"" for the root.
+        inode: of the shared directory, while no node stands for it.
         entries: the overlay of its names.
         changes: counts every change of `entries`; who awaited compares it.
         ctime_ns: when owner, mode, times or xattrs were changed here; commits in it do not count.
@@ -192,6 +193,7 @@ class DirectoryState:
     id: ObjectId
     parent: ObjectId | None
     name: Name
+    inode: int | None = None
     entries: dict[Name, Entry] = field(default_factory=dict)
     changes: int = 0
     changed_ns: int = 0

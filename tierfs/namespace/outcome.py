@@ -102,12 +102,11 @@ class Outcomes:
         return [SaveClean(record)]
 
     def _made(self, op: Op, st: os.stat_result | None) -> list[Change]:
-        node = self._tree.by_object.get(op.object)
-        if node is not None and st is not None:
-            self._tree.committed(node, Location(op.parent, op.name, st.st_ino))
         record = self._core.places.record(op.object)
-        if record is not None and record.tagged:
-            self._tree.tagged.add(op.object)
+        if st is not None:
+            location = Location(op.parent, op.name, st.st_ino)
+            tagged = record is not None and record.tagged
+            self._tree.stands_at(op.object, location, tagged=tagged)
         return self._save_directory(op.object)
 
     def _renamed(self, op: Op, st: os.stat_result | None) -> list[Change]:

@@ -36,6 +36,10 @@ def restore(core: Core, snapshot: JournalSnapshot) -> None:
         obj = core.tree.objects.get(op.object)
         if obj is not None:
             _restore_op(core, op, obj)
+    for directory in snapshot.directories:
+        if directory.inode is not None:
+            location = Location(directory.parent, directory.name, directory.inode)
+            core.tree.stands_at(directory.id, location, tagged=directory.tagged)
     find_targets(core)
 
 

@@ -33,6 +33,7 @@ class Tree:
         self.directories: dict[ObjectId, DirectoryState] = {}
         self.objects: dict[ObjectId, LocalObject] = {}
         self.tagged: set[ObjectId] = set()
+        self._nodeless: dict[int, ObjectId] = {}
         self.directories[ROOT] = DirectoryState(ROOT, None, b"", pins=1)
         root = Node(ROOT_INO, Kind.DIRECTORY, lookups=1, directory=ROOT)
         self.nodes[ROOT_INO] = self.by_object[ROOT] = self.by_shared[root_inode] = root
@@ -115,7 +116,11 @@ class Tree:
     def _new_shared_node(
         self, kind: Kind, location: Location, directory_id: ObjectId | None
     ) -> Node:
-        if directory_id is not None and directory_id in self.by_object:
+        known = self._nodeless.pop(location.inode, None) if kind is Kind.DIRECTORY else None
+        if known is not None and (directory_id in (None, known) or known not in self.tagged):
+            self.directories[known].inode = None
+            directory_id = known
+        elif directory_id is not None and directory_id in self.by_object:
             directory_id = None  # somebody copied a directory with its id: it is another one
         ino = self.aliases.get(location.inode, location.inode)
         if ino in self.nodes or ino <= ROOT_INO:
@@ -124,7 +129,7 @@ class Tree:
         node = Node(ino, kind)
         if kind is Kind.DIRECTORY:
             node.directory = directory_id or new_object_id()
-            if directory_id is not None:
+            if directory_id is not None and directory_id != known:
                 self.tagged.add(directory_id)
             self.by_object[node.directory] = node
         self.nodes[ino] = self.by_shared[location.inode] = node
@@ -137,6 +142,20 @@ class Tree:
             self.add_directory(node.directory, location.directory, location.name)
         elif (state.parent, state.name) != (location.directory, location.name):
             self.move_directory(state, location.directory, location.name)
+
+    def stands_at(self, directory: ObjectId, location: Location, *, tagged: bool) -> None:
+        """A directory that may have no node stands at `location` on the shared tier.
+
+        Without a tag the inode alone tells that what is found there is this directory.
+        """
+        if tagged:
+            self.tagged.add(directory)
+        node = self.by_object.get(directory)
+        if node is not None:
+            self.committed(node, location)
+        elif (state := self.directories.get(directory)) is not None:
+            state.inode = location.inode
+            self._nodeless[location.inode] = directory
 
     def committed(self, node: Node, location: Location) -> None:
         """A version of `node` stands at `location` now; its number stays what it was."""
@@ -205,6 +224,9 @@ class Tree:
         if key is not None and self.by_object.get(key) is node:
             del self.by_object[key]
         if node.directory is not None:
+            if node.shared is not None:
+                tagged = node.directory in self.tagged
+                self.stands_at(node.directory, node.shared, tagged=tagged)
             self.release_directory(node.directory)
         obj = node.object
         if obj is not None and obj.pending == 0 and obj.users == 0:
@@ -241,6 +263,8 @@ class Tree:
                 break
             del self.directories[at]
             self.tagged.discard(at)
+            if state.inode is not None and self._nodeless.get(state.inode) == at:
+                del self._nodeless[state.inode]
             gone.append(at)
             at = state.parent
             if at is not None:

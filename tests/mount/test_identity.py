@@ -1,0 +1,78 @@
+"""What the mount knows of a directory or file stays known: over restarts, forgets and commits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tests.harness import Node, wait_until
+from tests.harness.devices import immutable
+
+
+def drop_caches() -> None:
+    """The kernel forgets every directory and file that is not in use."""
+    Path("/proc/sys/vm/drop_caches").write_text("2")
+
+
+def objects(node: Node) -> list[str]:
+    """The objects of the local tier."""
+    return [path.name for path in (node.local / "objects").glob("*/*")]
+
+
+def test_pending_changes_in_a_directory_made_without_tierfs_outlive_a_restart(node: Node) -> None:
+    node.expected = ["forbidden by the shared tier"]
+    foreign = node.shared / "foreign"
+    foreign.mkdir()
+    (foreign / "old").write_bytes(b"old")
+    with immutable(foreign):
+        (node.mount / "foreign" / "new").write_bytes(b"new")
+        (node.mount / "foreign" / "old").unlink()
+        for again in (drop_caches, node.kill):
+            again()
+            if not node.is_alive():
+                node.start()
+            assert os.listdir(node.mount / "foreign") == ["new"]
+            assert (node.mount / "foreign" / "new").read_bytes() == b"new"
+            assert not (node.mount / "foreign" / "old").exists()
+    node.settle()
+    assert os.listdir(foreign) == ["new"]
+
+
+def test_directory_with_a_pending_change_is_the_same_after_a_restart(node: Node) -> None:
+    node.expected = ["forbidden by the shared tier"]
+    (node.mount / "d").mkdir()
+    (node.mount / "d" / "f").write_bytes(b"f")
+    node.settle()
+    with immutable(node.shared / "d"):
+        (node.mount / "d").chmod(0o700)
+        (node.mount / "d" / "f").unlink()
+        node.kill()
+        node.start()
+        assert os.listdir(node.mount / "d") == []
+        (node.mount / "d").rmdir()
+        assert not (node.mount / "d").exists()
+    node.settle()
+    assert not (node.shared / "d").exists()
+    node.kill()
+    node.start()
+    assert not (node.mount / "d").exists()
+
+
+def test_nothing_is_left_of_files_that_were_rewritten_listed_and_removed(node: Node) -> None:
+    folder = node.mount / "d"
+    for settle in (False, True):
+        folder.mkdir()
+        for index in range(8):
+            (folder / f"f{index}").write_bytes(b"first")
+        if settle:
+            node.settle()
+        for entry in os.scandir(folder):
+            entry.stat()
+            with open(entry.path, "r+b") as file:
+                file.write(b"again")
+        if settle:
+            node.settle()
+        shutil.rmtree(folder)
+    node.settle()
+    wait_until(lambda: not objects(node), "the objects of removed files to go")
