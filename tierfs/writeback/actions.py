@@ -8,6 +8,7 @@ then, in one synchronous step again, let everybody know.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from dataclasses import replace
@@ -18,7 +19,9 @@ import trio
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
 from tierfs.model import REMOVALS, Kind, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.shared import Staged
 from tierfs.writeback import steps
+from tierfs.writeback.failures import path_of
 from tierfs.writeback.results import Applied, NothingToDo, NotYet
 from tierfs.writeback.rooms import LocalFailure, Rooms
 from tierfs.writeback.staging import Stager
@@ -127,12 +130,25 @@ class Actions:
         staged = ready.staged
         op.digest = staged.digest
         try:
-            applied = await self._final(op, partial(steps.publish, staged), staged.inode)
+            applied = await self._publish(op, staged)
         except FileNotFoundError:
             self._stager.restage(op)  # somebody emptied the staging area
             raise
+        except ObjectChanged:
+            self._stager.restage(op)
+            raise
         self._stager.used(op)
         return applied
+
+    async def _publish(self, op: Op, staged: Staged) -> Applied:
+        """Give what was staged its name; ObjectChanged when it has to be staged beside it."""
+        try:
+            return await self._final(op, partial(steps.publish, staged), staged.inode)
+        except OSError as error:
+            if error.errno != errno.EXDEV or staged.beside is not None:
+                raise
+            log.info("%s: its directory takes no renames from staging", path_of(op))
+            raise ObjectChanged from error
 
     async def _make(self, op: Op) -> Applied:
         rooms = self._rooms
@@ -147,7 +163,7 @@ class Actions:
             self._check(op)
             if op.attr_version == version:
                 break
-        applied = await self._final(op, partial(steps.publish, staged), staged.inode)
+        applied = await self._publish(op, staged)
         self._stager.used(op)
         return applied
 
@@ -155,6 +171,13 @@ class Actions:
         self._check(op)
         inode = self._call(op).inode
         if inode is not None:
+            try:
+                return await self._final(op, final, inode)
+            except OSError as error:
+                if error.errno != errno.EXDEV or op.kind is not OpKind.LINK:
+                    raise
+            # its directory takes no renames from staging; that is known now
+            self._check(op)
             return await self._final(op, final, inode)
         if op.kind in (OpKind.RENAME, OpKind.LINK):
             raise NothingToDo("what it names was never committed")

@@ -1,0 +1,34 @@
+"""A directory of the shared tier that takes no renames from staging: another XFS project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.harness import Node, compare
+from tests.harness.devices import run
+
+
+def make_project(path: Path) -> None:
+    """Renames into `path` from outside its project fail with EXDEV; what is made in it inherits."""
+    path.mkdir()
+    run("xfs_io", "-c", "chproj 42", "-c", "chattr +P", path)
+
+
+def test_everything_arrives_in_a_directory_of_another_project(node: Node) -> None:
+    make_project(node.shared / "p")
+    folder = node.mount / "p"
+    (folder / "sub").mkdir()
+    (folder / "sub" / "f").write_bytes(b"f" * 100_000)
+    (folder / "latest").symlink_to("sub")
+    (folder / "f").write_bytes(b"one")
+    os.link(folder / "f", folder / "g")
+    node.settle()
+    (folder / "f").write_bytes(b"two")
+    with (folder / "g").open("ab") as file:
+        file.write(b"three")
+    node.settle()
+    assert (folder / "f").read_bytes() == (folder / "g").read_bytes() == b"twothree"
+    compare(folder, node.shared / "p")
+    assert node.status()["stuck"] == []
+    assert [n for n in os.listdir(node.shared / "p") if n.startswith(".staging")] == []
