@@ -292,6 +292,20 @@ def test_default_access_control_list(tree: Tree) -> None:
     tree.saw("mode of the directory", mode(folder / "d"))
 
 
+def test_default_access_control_list_instead_of_the_umask(tree: Tree) -> None:
+    folder = open_to_all(tree)
+    entries = (_USER_OBJ, 7, _UNSET), (_GROUP_OBJ, 7, _UNSET), (_OTHER, 5, _UNSET)
+    os.setxattr(folder, "system.posix_acl_default", _acl(*entries))
+    tree.commit_here()
+    old = os.umask(0o077)
+    try:
+        (folder / "f").write_bytes(b"x")
+        (folder / "d").mkdir()
+    finally:
+        os.umask(old)
+    assert (mode(folder / "f"), mode(folder / "d")) == (0o664, 0o775)
+
+
 def test_access_call(tree: Tree) -> None:
     (tree / "f").write_bytes(b"x")
     (tree / "f").chmod(0o640)

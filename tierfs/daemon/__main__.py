@@ -56,6 +56,8 @@ def main() -> int:
     try:
         settings = decode(arguments.settings)
         _raise_file_limit()
+        # sent when a lease is broken in the moment for which it is held (OS.has_no_writer)
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
         _start_logging(settings, arguments.log_file)
         trio.run(serve, arguments.mountpoint, settings, lambda: ready.tell("ok"))
     except BaseException as error:

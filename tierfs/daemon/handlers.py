@@ -76,6 +76,7 @@ class Handlers:
         return result, result.exit_code
 
     async def _ops(self, paths: tuple[str, ...]) -> list[Op]:
+        await self._rooms.fs.settling.look(self._rooms.fs.files)
         found: dict[int, Op] = {}
         for path in paths or (self._rooms.mountpoint,):
             found |= {op.row: op for op in await self._report.ops_under(path)}

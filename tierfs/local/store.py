@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tierfs.osio import OS, RENAME_EXCHANGE
 _OPEN_FLAGS = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_NO_LEASES = frozenset({errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
 _TARGET_BYTES = 4096
 
 
@@ -162,6 +164,22 @@ class ObjectStore:
         directory = self._fan.directory(object_id)
         name = file_name(object_id)
         return self._system.open_at("local.open", directory, name, flags & _OPEN_FLAGS)
+
+    def close_object(self, fd: int) -> None:
+        """Close what `open_object` opened."""
+        self._system.close("local.close", fd)
+
+    def has_no_writer(self, fd: int) -> bool:
+        """Whether nobody has the file open for writing or mapped; `fd` is read-only.
+
+        True where the file system has no leases: there the daemon alone writes.
+        """
+        try:
+            return self._system.has_no_writer("local.lease", fd)
+        except OSError as error:
+            if error.errno in _NO_LEASES:
+                return True
+            raise
 
     def target(self, object_id: ObjectId) -> bytes:
         """The target of a SYMLINK."""

@@ -79,11 +79,11 @@ class Files:
         """
         if node.kind is Kind.DIRECTORY:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        writable = bool(flags & WRITE_FLAGS)
+        writable = bool(flags & (WRITE_FLAGS | os.O_TRUNC))
         handle = Handle(next(self._numbers), node, writable, opener=caller.process)
         try:
             async with node.lock:
-                if writable or flags & os.O_TRUNC:
+                if writable:
                     await self._opening.for_writing(node, truncate=bool(flags & os.O_TRUNC))
                     await self._data.attach(handle)
                 else:
@@ -256,6 +256,8 @@ class Files:
         """
         core = self._core
         async with node.lock:
+            if not obj.settling:
+                return True
             if obj.live and not obj.writers:
                 if not await self.settled(obj):
                     return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -139,8 +141,10 @@ class Stager:
 
     async def _send(self, op: Op, transfer: Transfer, changed: Callable[[], bool]) -> Staged:
         rooms = self._rooms
-        fd, found = await rooms.local(steps.open_source, rooms.store, op.object)
+        fd, found, written = await rooms.local(steps.open_source, rooms.store, op.object)
         try:
+            if written:  # through a mapping or a descriptor that outlived an earlier daemon
+                raise OSError(errno.ETXTBSY, os.strerror(errno.ETXTBSY))
             transfer.total = found.attributes.size
             job = self._job(op, found, source_fd=fd)
             job = replace(job, changed=changed, progress=partial(self._progress, transfer))

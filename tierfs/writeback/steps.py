@@ -91,10 +91,15 @@ def look(store: ObjectStore, object_id: ObjectId, kind: Kind | None) -> Look:
     )
 
 
-def open_source(store: ObjectStore, object_id: ObjectId) -> tuple[int, Look]:
-    """A descriptor of a local file, and its attributes."""
-    found = look(store, object_id, Kind.FILE)
-    return store.open_object(object_id, os.O_RDONLY), found
+def open_source(store: ObjectStore, object_id: ObjectId) -> tuple[int, Look, bool]:
+    """A descriptor of a local file, its attributes, and whether somebody may still write to it."""
+    fd = store.open_object(object_id, os.O_RDONLY)
+    try:
+        written = not store.has_no_writer(fd)
+        return fd, look(store, object_id, Kind.FILE), written
+    except BaseException:
+        store.close_object(fd)
+        raise
 
 
 def stage(shared: SharedTier, call: Call, found: Look) -> Staged:
