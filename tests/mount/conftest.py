@@ -31,7 +31,6 @@ def pair(tiers: tuple[LoopDevice, LoopDevice]) -> Iterator[Pair]:
     root.mkdir()
     writer = Node(local / "parity", root, "writer")
     reader = Node(local / "parity", root, "reader")
-    # Renames of a directory while its files are sent: the send looks again, and goes on.
     try:
         yield Pair(plain, root, writer, reader)
     finally:
