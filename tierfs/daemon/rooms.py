@@ -52,14 +52,16 @@ class Limiters:
     transfer: trio.CapacityLimiter
 
 
-async def build(mountpoint: str, settings: Settings, stack: AsyncExitStack) -> Rooms:
+async def build(
+    mountpoint: str, settings: Settings, stack: AsyncExitStack, system: OS | None = None
+) -> Rooms:
     """Checks and opens everything. TierfsError, and then nothing was made, for what is refused."""
     limiters = Limiters(
         trio.CapacityLimiter(LOCAL_THREADS),
         trio.CapacityLimiter(SHARED_THREADS),
         trio.CapacityLimiter(TRANSFER_THREADS),
     )
-    system = make_os()
+    system = system or make_os()
     check_overlap(mountpoint, settings.local, settings.shared)
     check_mountpoint(mountpoint)
     dead = is_dead_mount(mountpoint)

@@ -191,11 +191,17 @@ class Core:
 
     async def rename_under_way(self, object_id: ObjectId) -> bool:
         """Waits for the rename of `object_id` that is being published; False: there is none."""
+        op = self.publishing(object_id, OpKind.RENAME)
+        if op is not None:
+            await self.writeback.committed(op)
+        return op is not None
+
+    def publishing(self, object_id: ObjectId, *kinds: OpKind) -> Op | None:
+        """An op of `object_id` that may have happened on the shared tier, or may not have yet."""
         for op in self.backlog.ops_of_object(object_id):
-            if op.kind is OpKind.RENAME and op.phase is Phase.PUBLISHING:
-                await self.writeback.committed(op)
-                return True
-        return False
+            if op.kind in kinds and op.phase is Phase.PUBLISHING:
+                return op
+        return None
 
     # -- objects -------------------------------------------------------------------------------
 

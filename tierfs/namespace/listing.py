@@ -108,9 +108,12 @@ class Listings:
         await self._fetch(listing, [(i, name) for i, name in part if i not in listing.ahead])
         return part
 
-    async def _fetch(self, listing: Listing, wanted: list[tuple[int, Name]]) -> None:
+    async def _fetch(
+        self, listing: Listing, wanted: list[tuple[int, Name]], *, again: bool = True
+    ) -> None:
+        """Fetches `wanted`; `again`: what is not where it was a moment ago is looked for anew."""
         state, core = listing.state, self._core
-        ask = []
+        ask, moved = [], []
         for position, name in wanted:
             try:
                 node = self._lookup.in_overlay(state, name)
@@ -119,27 +122,45 @@ class Listings:
             if node is None:
                 ask.append((position, name))
                 continue
-            await self._hold(listing, position, node, None)
-        if not ask or not core.places.exists(state.id):
-            return
+            if not await self._hold(listing, position, node, None):
+                moved.append((position, name))
+        if ask and core.places.exists(state.id):
+            moved += await self._fetch_shared(listing, ask, again)
+        if moved and again:
+            await self._fetch(listing, moved, again=False)
+
+    async def _fetch_shared(
+        self, listing: Listing, ask: list[tuple[int, Name]], again: bool
+    ) -> list[tuple[int, Name]]:
+        """Asks the shared tier; returns what was not there any more."""
+        state, core, moved = listing.state, self._core, []
         with watching(state) as changed:
             found = await core.at(state.id, core.shared.stat_many, [name for _, name in ask])
-        for (position, name), entry in zip(ask, found, strict=True):
-            if name in changed:
-                await self._fetch(listing, [(position, name)])
-            elif entry is not None:
-                node = self._lookup.adopt(state, name, entry)
-                await self._hold(listing, position, node, entry.st)
+            for (position, name), entry in zip(ask, found, strict=True):
+                if name in changed:
+                    await self._fetch(listing, [(position, name)], again=again)
+                elif entry is not None:
+                    node = self._lookup.adopt(state, name, entry)
+                    if not await self._hold(listing, position, node, entry.st):
+                        moved.append((position, name))
+        return moved
 
     async def _hold(
         self, listing: Listing, position: int, node: Node, st: os.stat_result | None
-    ) -> None:
-        """Keeps a node and its attributes ready; the lookup is the kernel's once it is told."""
+    ) -> bool:
+        """Keeps a node and its attributes ready; the lookup is the kernel's once it is told.
+
+        False: it was moved or removed meanwhile. Any other error is one of the listing: a name
+        that is there is never left out.
+        """
         node.lookups += 1
         try:
             attributes = await self._lookup.attributes(node, st)
-        except OSError:
+        except OSError as error:
             self._forget(node.ino, 1)
-            return
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+            return False
         if listing.ahead.setdefault(position, (node, attributes))[0] is not node:
             self._forget(node.ino, 1)
+        return True

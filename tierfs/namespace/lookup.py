@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tierfs.model import Attributes, Kind, Name, ObjectId
-from tierfs.namespace.core import Core
+from tierfs.namespace.core import LINKS, Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
@@ -133,8 +133,12 @@ class Lookup:
             obj = next((each.object for each in node.handles if each.object is not None), None)
         if obj is not None and obj.content is not Content.NONE:
             attributes = obj.attributes or await self._local_attributes(obj)
-        else:
+            if obj.committed_links is None and node.directory is None:
+                await self._learn_links(node, obj)
+        elif obj is None or node.directory is not None:
             attributes = await self._committed_attributes(node, st)
+        else:
+            attributes = await self._referred_attributes(node, obj, st)
         if node.directory is not None:
             return self._directory_attributes(node.directory, attributes)
         if node.ctimes is not None and node.ctimes[0] == attributes.ctime_ns:
@@ -147,7 +151,31 @@ class Lookup:
             return dataclasses.replace(attributes, nlink=max(1, len(node.names)))
         # a local object has one link of its own, whatever the shared file has
         committed = attributes.nlink if obj.content is Content.NONE else obj.committed_links
-        return dataclasses.replace(attributes, nlink=max(1, committed + obj.links))
+        return dataclasses.replace(attributes, nlink=max(1, (committed or 1) + obj.links))
+
+    async def _referred_attributes(
+        self, node: Node, obj: LocalObject, st: os.stat_result | None
+    ) -> Attributes:
+        """What the shared tier says, and surely before or after each of our own links."""
+        core = self._core
+        while True:
+            while (op := core.publishing(obj.id, *LINKS)) is not None:
+                await core.writeback.committed(op)
+                st = None
+            version = obj.version
+            attributes = await self._committed_attributes(node, st)
+            if obj.version == version and core.publishing(obj.id, *LINKS) is None:
+                return attributes
+            st = None
+
+    async def _learn_links(self, node: Node, obj: LocalObject) -> None:
+        """How many names the committed version of a restored stub has."""
+        try:
+            committed = await self._referred_attributes(node, obj, None)
+        except OSError:
+            return  # its other attributes are here; the next stat asks again
+        if obj.committed_links is None:
+            obj.committed_links = committed.nlink
 
     async def _local_attributes(self, obj: LocalObject) -> Attributes:
         version = obj.version

@@ -205,7 +205,7 @@ class Names:
         node.names.discard((state.id, name))
         if node.object is not None:
             node.object.changed()
-        node.unlinked = not node.names
+        node.unlinked = not node.names and not node.unknown
         return shared_inode, node.object
 
     # -- moving --------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ class LocalObject:
     Attributes:
         attributes: what the local tier says of it; None when it has to be asked again.
         links: names that pending ops will give its committed version, less those they take.
-        committed_links: names that its committed version had when that was last seen or changed.
+        committed_links: names that its committed version had when that was last seen or changed;
+            None of a restored stub until the shared tier was asked.
         version: counts its changes; who awaited an answer compares it.
         fd, write_fd: read-only, and read-write; all handles share them, positioned I/O only; -1
             when closed.
@@ -77,7 +78,7 @@ class LocalObject:
     clean: bool = False
     xattrs: frozenset[bytes] | None = None
     links: int = 0
-    committed_links: int = 1
+    committed_links: int | None = 1
     version: int = 0
 
     def changed(self) -> None:
@@ -98,6 +99,7 @@ class Node:
         shared: where its committed version stands, if there is one (of a directory only the
             inode counts: `shared.Places` knows where it stands).
         names: the names it has in the mount, as far as they are known here.
+        unknown: names that it has on the shared tier and that were not looked at here.
         unlinked: the last name is gone; open handles go on.
         opened: handles that the kernel has; while there are any, all go the same way.
         backing: the passthrough backing of those handles, 0 if they go through the daemon.
@@ -113,6 +115,7 @@ class Node:
     object: LocalObject | None = None
     shared: Location | None = None
     names: set[tuple[ObjectId, Name]] = field(default_factory=set)
+    unknown: int = 0
     unlinked: bool = False
     opened: int = 0
     backing: int = 0
@@ -221,6 +224,10 @@ class DirectoryState:
         """Drops an entry whose name exists nowhere now."""
         if self.entries.pop(name, None) is not None:
             self._changed(name, False)
+
+    def look_again(self, name: Name) -> None:
+        """What stands under `name` is what it was; its attributes are others now."""
+        self._changed(name, True)
 
     def shows_any(self) -> bool:
         """Whether the overlay has a name in it that is there."""

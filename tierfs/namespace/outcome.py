@@ -14,7 +14,7 @@ from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
 from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, Signature
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
-from tierfs.namespace.nodes import Entry, LocalObject, Location
+from tierfs.namespace.nodes import Entry, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.writeback import Outcome, OutcomeKind
 
@@ -70,10 +70,15 @@ class Outcomes:
     def _count_links(self, op: Op, obj: LocalObject | None, outcome: Outcome) -> None:
         if obj is None or outcome.kind is not OutcomeKind.COMMITTED:
             return
+        obj.version += 1  # who is asking the shared tier may have got an old answer
         if outcome.st is not None:
             obj.committed_links = outcome.st.st_nlink
-        elif op.kind is OpKind.UNLINK:
+        elif op.kind is OpKind.UNLINK and obj.committed_links is not None:
             obj.committed_links -= 1
+        node = self._tree.by_object.get(obj.id)
+        for directory, name in node.names if node is not None else ():
+            if (directory, name) != (op.parent, op.name):
+                self._tree.directories[directory].look_again(name)
 
     def _keep_ctime(self, obj: LocalObject | None, st: os.stat_result | None) -> None:
         if obj is None or st is None:
@@ -143,8 +148,21 @@ class Outcomes:
             self._tree.uncommitted(node)
             if node.object is not None:
                 self._chores.dispose_if_unused(node.object)
-        if node is None or node.names <= {taken}:
+        elif node is not None:
+            self._relocate(node, taken)
+        if node is None or (node.names <= {taken} and not node.unknown):
             self._chores.forget_clean(inode)
+
+    def _relocate(self, node: Node, taken: tuple[ObjectId, Name]) -> None:
+        """One of several names is gone: the committed version is found under another."""
+        here = node.shared
+        if here is None or (here.directory, here.name) != taken:
+            return
+        for directory, name in node.names - {taken}:
+            entry = self._tree.entry(directory, name)
+            if entry is None or entry.shared_inode == here.inode:
+                node.shared = Location(directory, name, here.inode)
+                return
 
     def _dropped(self, op: Op) -> None:
         if op.kind is OpKind.RMDIR and op.object in self._tree.directories:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
+from tierfs.journal import DropObject
 from tierfs.model import (
     ROOT,
     DirectoryRecord,
@@ -31,7 +32,9 @@ def restore(core: Core, snapshot: JournalSnapshot) -> None:
     _restore_directories(core, snapshot.directories)
     for record in snapshot.objects:
         content = Content.DATA if record.data else _stub_or_reference(core, record.id)
-        core.add_object(record.kind, content, record.id)
+        known = core.add_object(record.kind, content, record.id)
+        if content is Content.STUB:
+            known.committed_links = None
     for op in sorted(snapshot.ops, key=lambda op: op.number):
         obj = core.tree.objects.get(op.object)
         if obj is not None:
@@ -41,6 +44,15 @@ def restore(core: Core, snapshot: JournalSnapshot) -> None:
             location = Location(directory.parent, directory.name, directory.inode)
             core.tree.stands_at(directory.id, location, tagged=directory.tagged)
     find_targets(core)
+    _drop_unneeded(core)
+
+
+def _drop_unneeded(core: Core) -> None:
+    """Objects whose last op ended just before the daemon did; the orphan sweep takes the files."""
+    idle = [obj.id for obj in core.tree.objects.values() if not obj.pending and not obj.users]
+    for object_id in idle:
+        del core.tree.objects[object_id]
+    core.journal.apply(*(DropObject(object_id) for object_id in idle))
 
 
 def _stub_or_reference(core: Core, object_id: ObjectId) -> Content:
@@ -120,7 +132,8 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
         core.touch(state, op.changed_ns)
     if op.kind in TAKES:
         node.names.discard((op.parent, op.name))
-        node.unlinked = not node.names
+        if not node.names and node.shared is None:
+            node.unlinked = True  # a committed file may have names that no op speaks of
         if op.kind is OpKind.RMDIR and op.object in tree.directories:
             tree.directories[op.object].removed = True
         state.put(op.name, Entry(None, op, shared_inode))

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 from tierfs.model import ROOT, Kind, Name, ObjectId, Op, new_object_id
-from tierfs.namespace.nodes import DirectoryState, Entry, LocalObject, Location, Node
+from tierfs.namespace.nodes import Content, DirectoryState, Entry, LocalObject, Location, Node
 
 ROOT_INO = 1
 
@@ -105,6 +105,8 @@ class Tree:
             if nlink == 1 and (node.object is None or node.object.pending == 0):
                 node.names.clear()  # moved elsewhere, or the number was used again
             node.names.add((location.directory, location.name))
+            links = nlink + (node.object.links if node.object is not None else 0)
+            node.unknown = max(0, links - len(node.names))
         node.shared = location
         return node
 
@@ -184,6 +186,8 @@ class Tree:
         node.object = obj
         if obj is not None:
             self.by_object[obj.id] = node
+            if obj.content is Content.DATA:
+                node.unknown = 0  # a new version follows the names that are known
         return old
 
     def succeed(self, node: Node) -> Node:

@@ -143,13 +143,9 @@ class Retries:
 
 
 def _say(op: Op, verdict: Verdict, error: BaseException, *, first: bool) -> None:
-    """One line for a new failure, a debug line for the same one again.
-
-    Renames of this mount move directories under what is being sent into them: not worth a line.
-    """
+    """One line for a new failure, a debug line for the same one again."""
     unexpected = not isinstance(error, OSError | LocalFailure)
-    passing = isinstance(error, DirectoryGone) and not verdict.stuck
-    level = logging.WARNING if first and not passing else logging.DEBUG
+    level = logging.WARNING if first else logging.DEBUG
     log.log(
         logging.ERROR if unexpected and first else level,
         "%s #%d: %s",

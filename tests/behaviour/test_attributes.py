@@ -1,0 +1,115 @@
+"""Owner, mode, times and xattrs, of what is pending and of what is committed."""
+
+from __future__ import annotations
+
+import os
+
+from tests.behaviour.calls import Calls, error_of
+
+
+def test_chmod_and_chown_of_a_file(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.pause()
+    fs.chmod("f", 0o600)
+    fs.chown("f", 1001, 1002)
+    at = fs.stat("f")
+    assert (at.mode, at.uid, at.gid) == (0o600, 1001, 1002)
+    assert fs.read_file("f") == b"content"
+
+
+def test_chmod_of_a_directory(fs: Calls) -> None:
+    fs.mkdir("d")
+    fs.write_file("d/f", b"1")
+    fs.pause()
+    fs.chmod("d", 0o2775)
+    fs.chown("d", 1001, 1002)
+    assert fs.stat("d").mode == 0o2775
+    fs.write_file("d/g", b"2")
+    assert fs.stat("d/g").gid == 1002
+    fs.mkdir("d/e")
+    assert fs.stat("d/e").mode == 0o2755
+
+
+def test_times_of_a_file(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.pause()
+    fs.utime("f", 1_000_000_001, 2_000_000_002)
+    at = fs.stat("f")
+    assert (at.atime_ns, at.mtime_ns) == (1_000_000_001, 2_000_000_002)
+
+
+def test_times_of_a_directory_follow_its_names(fs: Calls) -> None:
+    fs.mkdir("d")
+    fs.write_file("d/f", b"1")
+    fs.pause()
+    fs.utime("d", 1_000_000_001, 1_000_000_002)
+    assert fs.stat("d").mtime_ns == 1_000_000_002
+    fs.chmod("d/f", 0o600)
+    assert fs.stat("d").mtime_ns == 1_000_000_002
+    fs.unlink("d/f")
+    assert fs.stat("d").mtime_ns > 1_000_000_002
+
+
+def test_write_changes_the_time(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.utime("f", 1_000_000_000, 1_000_000_000)
+    fs.pause()
+    fs.append("f", b"!")
+    assert fs.stat("f").mtime_ns > 1_000_000_000
+
+
+def test_changed_while_open_for_writing(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.pause()
+    fd = fs.open("f", os.O_RDWR)
+    fs.chmod("f", 0o604)
+    fs.setxattr("f", "user.a", b"1")
+    fs.pwrite(fd, b"C", 0)
+    fs.close(fd)
+    assert fs.stat("f").mode == 0o604
+    assert fs.getxattr("f", "user.a") == b"1"
+    assert fs.read_file("f") == b"Content"
+
+
+def test_several_changes_of_one_file(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.pause()
+    for mode in (0o600, 0o640, 0o644, 0o400):
+        fs.chmod("f", mode)
+    fs.chown("f", 5, 6)
+    fs.rename("f", "g")
+    fs.chmod("g", 0o444)
+    at = fs.stat("g")
+    assert (at.mode, at.uid, at.gid) == (0o444, 5, 6)
+
+
+def test_owner_of_a_symlink(fs: Calls) -> None:
+    fs.symlink("nowhere", "s")
+    fs.pause()
+    fs.chown("s", 7, 8)
+    assert (fs.stat("s").uid, fs.stat("s").gid) == (7, 8)
+    assert fs.readlink("s") == "nowhere"
+
+
+def test_xattrs(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.mkdir("d")
+    fs.setxattr("f", "user.one", b"1")
+    fs.pause()
+    for path in ("f", "d"):
+        fs.setxattr(path, "user.two", b"\0binary\xff")
+        fs.setxattr(path, "user.empty", b"")
+        assert fs.getxattr(path, "user.two") == b"\0binary\xff"
+        assert fs.getxattr(path, "user.empty") == b""
+    fs.removexattr("f", "user.one")
+    assert sorted(fs.listxattr("f")) == ["user.empty", "user.two"]
+    assert error_of(fs.getxattr, "f", "user.one") == "ENODATA"
+    assert error_of(fs.removexattr, "d", "user.one") == "ENODATA"
+
+
+def test_xattrs_of_tierfs_are_read_only(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.pause()
+    assert error_of(fs.setxattr, "f", "user.tierfs.id", b"1") == "EPERM"
+    assert fs.getxattr("f", "user.tierfs.state") in (b"pending", b"committed")
+    assert fs.listxattr("f") == []

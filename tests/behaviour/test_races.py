@@ -1,0 +1,350 @@
+"""What is answered while the shared tier fails, changes, or is being changed by our own commits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.behaviour.calls import OsCalls, beside, error_of
+from tests.behaviour.direct import Direct
+from tests.faults import Stall
+from tests.harness import wait_until
+
+
+@contextmanager
+def stalled(direct: Direct, step: str) -> Iterator[Stall]:
+    """The next call labelled `step` stands still until the end of the block, or `release`."""
+    stall = Stall(step)
+    direct.system.hook = stall
+    try:
+        yield stall
+    finally:
+        direct.system.hook = None
+        stall.release()
+
+
+def broken(*steps: str) -> Callable[[str, tuple[object, ...]], None]:
+    """A hook: these steps fail with EIO."""
+
+    def hook(step: str, _: tuple[object, ...]) -> None:
+        if step in steps:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return hook
+
+
+def other_node_replaces(direct: Direct, name: str, content: bytes) -> None:
+    """What another node's commit looks like from here: a rename over the name."""
+    draft = direct.shared / ".draft"
+    draft.write_bytes(content)
+    draft.rename(direct.shared / name)
+
+
+# -- errors are errors -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["place.open", "place.stat", "look.stat"])
+def test_error_of_the_shared_tier_is_no_missing_name(direct: Direct, step: str) -> None:
+    direct.write_file("f", b"content")
+    direct.settle()
+    direct.drop_caches()
+    direct.system.hook = broken(step)
+    assert error_of(direct.stat, "f") == "EIO"
+    assert error_of(direct.stat, "absent") == "EIO"
+    assert error_of(direct.open, "f") == "EIO"
+    assert error_of(direct.unlink, "f") == "EIO"
+    assert error_of(direct.rename, "f", "g") == "EIO"
+    direct.system.hook = None
+    assert direct.read_file("f") == b"content"
+    assert direct.listdir() == ["f"]
+
+
+def test_failed_listing_is_no_empty_directory(direct: Direct) -> None:
+    direct.mkdir("d")
+    direct.write_file("d/f", b"content")
+    direct.settle()
+    direct.system.hook = broken("look.list")
+    assert error_of(direct.listdir, "d") == "EIO"
+    assert error_of(direct.rmdir, "d") == "EIO"
+    direct.system.hook = None
+    assert direct.listdir("d") == ["f"]
+
+
+def test_failed_look_at_one_entry_leaves_no_name_out(make_direct: Callable[..., Direct]) -> None:
+    direct = make_direct()
+    direct.write_file("f", b"content")
+    direct.settle()
+    direct.restart(held=True)
+    direct.rename("f", "g")  # its name is pending, its attributes are those of the shared file
+    direct.system.hook = broken("look.stat")
+    assert error_of(direct.listdir) == "EIO"
+    direct.system.hook = None
+    assert direct.listdir() == ["g"]
+
+
+def test_failed_read_is_no_empty_file(direct: Direct) -> None:
+    (direct.shared / "f").write_bytes(b"content")
+    fd = direct.open("f")
+    direct.system.hook = broken("read.shared", "copyup.read")
+    assert error_of(direct.pread, fd, 10, 0) == "EIO"
+    assert error_of(direct.open, "f", os.O_RDWR) == "EIO"
+    direct.system.hook = None
+    assert direct.pread(fd, 10, 0) == b"content"
+    direct.close(fd)
+    direct.append("f", b"!")
+    assert direct.read_file("f") == b"content!"
+
+
+def test_pending_names_need_no_shared_tier(make_direct: Callable[..., Direct]) -> None:
+    direct = make_direct(held=True)
+    direct.mkdir("d")
+    direct.write_file("d/f", b"content")
+    direct.system.hook = broken("place.open", "look.stat", "look.list", "look.open")
+    assert direct.read_file("d/f") == b"content"
+    assert direct.listdir("d") == ["f"]
+    assert error_of(direct.stat, "d/absent") == "ENOENT"
+    direct.rename("d/f", "d/g")
+    direct.unlink("d/g")
+    assert direct.listdir("d") == []
+
+
+# -- clean copies ------------------------------------------------------------------------------
+
+
+def test_clean_copy_serves_reads(direct: Direct) -> None:
+    direct.write_file("f", b"content")
+    direct.settle()
+    direct.system.hook = broken("read.shared")
+    assert direct.read_file("f") == b"content"
+    assert direct.getxattr("f", "user.tierfs.tier") == b"both"
+
+
+@pytest.mark.parametrize("content", [b"CHANGED", b"changed and longer"])
+def test_clean_copy_is_not_served_after_a_change(direct: Direct, content: bytes) -> None:
+    direct.write_file("f", b"content")
+    direct.settle()
+    assert direct.read_file("f") == b"content"
+    other_node_replaces(direct, "f", content)
+    assert direct.read_file("f") == content
+    assert direct.stat("f").size == len(content)
+
+
+def test_clean_copy_is_not_served_after_a_change_in_place(direct: Direct) -> None:
+    direct.write_file("f", b"content")
+    direct.settle()
+    path = direct.shared / "f"
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"CONTENT")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # the ctime still tells
+    assert direct.read_file("f") == b"CONTENT"
+    direct.append("f", b"!")
+    assert direct.read_file("f") == b"CONTENT!"
+
+
+def test_clean_copy_outlives_our_own_changes(direct: Direct) -> None:
+    direct.write_file("f", b"content")
+    direct.settle()
+    direct.chmod("f", 0o600)
+    direct.settle()
+    direct.rename("f", "g")
+    direct.settle()
+    direct.system.hook = broken("read.shared")
+    assert direct.read_file("g") == b"content"
+
+
+def test_evicted_copy_is_read_from_the_shared_tier(direct: Direct) -> None:
+    direct.mkdir("d")
+    for index in range(5):
+        direct.write_file(f"d/{index}", b"%d" % index)
+    direct.settle()
+    direct.write_file("d/pending", b"kept")
+    direct.drop_caches()
+    assert direct.run(direct.fs.chores.make_room, 1 << 60)
+    assert direct.getxattr("d/0", "user.tierfs.tier") == b"shared"
+    assert [direct.read_file(f"d/{index}") for index in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert direct.read_file("d/pending") == b"kept"
+
+
+def test_eviction_leaves_what_is_open(direct: Direct) -> None:
+    direct.write_file("f", b"content")
+    direct.settle()
+    fd = direct.open("f")
+    direct.run(direct.fs.chores.make_room, 1 << 60)
+    direct.system.hook = broken("read.shared")
+    assert direct.pread(fd, 10, 0) == b"content"
+    direct.close(fd)
+
+
+# -- what another node does --------------------------------------------------------------------
+
+
+def test_no_name_is_remembered_as_missing(direct: Direct) -> None:
+    assert not direct.exists("f")
+    (direct.shared / "f").write_bytes(b"of another node")
+    assert direct.read_file("f") == b"of another node"
+    (direct.shared / "f").unlink()
+    assert not direct.exists("f")
+    assert direct.listdir() == []
+
+
+def test_directory_replaced_by_another_node(direct: Direct) -> None:
+    direct.mkdir("d")
+    direct.write_file("d/f", b"content")
+    direct.settle()
+    (direct.shared / "d").rename(direct.shared / "elsewhere")
+    (direct.shared / "d").mkdir()
+    assert not direct.exists("d/f")
+    assert direct.read_file("elsewhere/f") == b"content"
+    direct.write_file("d/new", b"1")
+    direct.write_file("elsewhere/new", b"2")
+    direct.settle()
+    assert (direct.shared / "d" / "new").read_bytes() == b"1"
+    assert (direct.shared / "elsewhere" / "new").read_bytes() == b"2"
+
+
+# -- commits between question and answer ---------------------------------------------------------
+
+
+def test_committed_while_a_lookup_is_on_its_way(make_direct: Callable[..., Direct]) -> None:
+    """The shared tier says "not there", the commit comes, and the overlay lets go of the name."""
+    direct = make_direct(held=True)
+    with stalled(direct, "look.stat") as stall:
+        looking = beside(direct.stat, "f")
+        assert stall.reached.wait(10)
+        direct.write_file("f", b"content")
+        direct.settle()
+        stall.release()
+        found = looking.result(10)
+    assert found.size == 7
+    assert direct.read_file("f") == b"content"
+
+
+def test_attributes_asked_for_before_a_commit_are_not_shown_after_it(
+    make_direct: Callable[..., Direct],
+) -> None:
+    direct = make_direct()
+    direct.write_file("f", b"old")
+    direct.settle()
+    direct.drop_caches()
+    inode = direct.inode("f")
+    with stalled(direct, "look.stat") as stall:
+        looking = beside(direct.stat, "f")
+        assert stall.reached.wait(10)
+        direct.write_file("f", b"new content")
+        direct.chmod("f", 0o600)
+        direct.settle()
+        stall.release()
+        found = looking.result(10)
+    assert (found.size, found.mode) == (11, 0o600)
+    assert direct.inode("f") == inode
+
+
+def test_removed_while_a_lookup_is_on_its_way(direct: Direct) -> None:
+    direct.write_file("f", b"content")
+    direct.settle()
+    direct.drop_caches()
+    with stalled(direct, "look.stat") as stall:
+        looking = beside(error_of, direct.stat, "f")
+        assert stall.reached.wait(10)
+        # by its own lookup, which is not held
+        direct.unlink("f")
+        direct.settle()
+        stall.release()
+        assert looking.result(10) == "ENOENT"
+
+
+def test_commits_while_a_listing_is_on_its_way(make_direct: Callable[..., Direct]) -> None:
+    direct = make_direct(held=True)
+    (direct.shared / "old").write_bytes(b"1")
+    direct.write_file("pending", b"2")
+    with stalled(direct, "look.list") as stall:
+        listing = beside(direct.listdir)
+        assert stall.reached.wait(10)
+        direct.write_file("later", b"3")
+        direct.unlink("old")
+        direct.settle()
+        stall.release()
+        assert sorted(listing.result(10)) == ["later", "pending"]
+
+
+@pytest.mark.parametrize("step", ["place.open", "look.stat"])
+def test_lookup_in_a_directory_that_is_being_renamed(direct: Direct, step: str) -> None:
+    direct.mkdir("a")
+    direct.mkdir("a/b")
+    direct.write_file("a/b/f", b"content")
+    direct.settle()
+    with stalled(direct, step) as stall:
+        looking = beside(direct.read_file, "a/b/f")
+        assert stall.reached.wait(10)
+        direct.rename("a", "c")
+        direct.settle()
+        stall.release()
+        # the walk had begun in the old place: it may see the file or the new state, never an error
+        assert error_of(looking.result, 10) in (None, "ENOENT")
+    assert direct.read_file("c/b/f") == b"content"
+    assert not direct.exists("a")
+
+
+def test_lookup_while_the_rename_is_between_call_and_outcome(direct: Direct) -> None:
+    """The directory has its new name on the shared tier, and the namespace does not know yet."""
+    direct.mkdir("a")
+    direct.write_file("a/f", b"content")
+    direct.settle()
+    inode = direct.inode("a/f")
+    with stalled(direct, "rename.fsync_dir") as stall:
+        direct.rename("a", "c")
+        assert stall.reached.wait(10)
+        assert (direct.shared / "c").exists()
+        looking = beside(direct.item, "c/f")
+        listing = beside(direct.listdir, "c")
+        time.sleep(0.05)  # either may wait for the rename: it must come to no answer but the right
+        stall.release()
+        assert looking.result(10).content == b"content"
+        assert listing.result(10) == ["f"]
+    assert direct.inode("c/f") == inode
+
+
+def test_open_file_survives_its_commit_and_its_removal(direct: Direct) -> None:
+    direct.write_file("f", b"content")
+    fd = direct.open("f")
+    direct.settle()
+    assert direct.pread(fd, 10, 0) == b"content"
+    direct.unlink("f")
+    direct.settle()
+    direct.drop_caches()
+    assert direct.pread(fd, 10, 0) == b"content"
+    assert direct.fstat(fd).nlink == 0
+    direct.close(fd)
+    wait_until(lambda: direct.run_sync(lambda: not direct.fs.tree.objects), "the copy to go")
+
+
+def test_number_of_a_node_stays_over_commits(direct: Direct) -> None:
+    seen = set()
+    for round_ in range(4):
+        direct.write_file("f", b"x" * round_)
+        seen.add(direct.inode("f"))
+        direct.settle()
+        seen.add(direct.inode("f"))
+    assert len(seen) == 1
+
+
+def test_commit_while_a_file_is_read_and_written(direct: Direct) -> None:
+    direct.write_file("f", b"0" * 10)
+    with stalled(direct, "put.rename") as stall:
+        direct.go()
+        assert stall.reached.wait(10)
+        fd = direct.open("f", os.O_RDWR)
+        direct.pwrite(fd, b"1", 0)
+        stall.release()
+        wait_until(lambda: (direct.shared / "f").exists(), "the first version")
+        direct.pwrite(fd, b"2", 1)
+        direct.close(fd)
+    assert direct.read_file("f") == b"1200000000"
+    direct.settle()
+    assert OsCalls(direct.shared).read_file("f") == b"1200000000"
