@@ -143,9 +143,13 @@ class Retries:
 
 
 def _say(op: Op, verdict: Verdict, error: BaseException, *, first: bool) -> None:
-    """One line for a new failure, a debug line for the same one again."""
+    """One line for a new failure, a debug line for the same one again.
+
+    Renames of this mount move directories under what is being sent into them: not worth a line.
+    """
     unexpected = not isinstance(error, OSError | LocalFailure)
-    level = logging.WARNING if first else logging.DEBUG
+    passing = isinstance(error, DirectoryGone) and not verdict.stuck
+    level = logging.WARNING if first and not passing else logging.DEBUG
     log.log(
         logging.ERROR if unexpected and first else level,
         "%s #%d: %s",
