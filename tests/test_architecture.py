@@ -18,7 +18,7 @@ LAYERS = {
     "order": 2, "local": 2, "journal": 2, "shared": 2,
     "writeback": 3,
     "namespace": 4,
-    "kernel": 5, "control": 5,
+    "kernel": 5, "control": 5, "supervisor": 5,
     "daemon": 6,
     "cli": 7,
 }  # fmt: skip
@@ -73,6 +73,7 @@ MAY_CALL_FILE_SYSTEM = {
     "control/": "the runtime directory under /run: no tier, no step of the protocol",
     "cli/": "runs in the user's process, on paths that the user gave",
     "kernel/device.py": "/dev/fuse alone: no tier, no step of the protocol",
+    "supervisor/": "/dev/fuse, its state file, pipes: no tier, no step of the protocol",
     "daemon/": "mounting, descriptors it was started with, /proc",
 }
 

@@ -46,6 +46,11 @@ class _Refused(TierfsError):
 @click.option(
     "--no-passthrough", is_flag=True, help="Send every read and write through the daemon."
 )
+@click.option(
+    "--supervisor/--no-supervisor",
+    default=None,
+    help="Whether a supervisor starts the daemon again when it dies.",
+)
 @click.option("--foreground", is_flag=True, help="Do not detach; log to stderr.")
 @output.json_option
 def mount(
@@ -56,6 +61,7 @@ def mount(
     config_file: Path | None,
     log_level: str | None,
     no_passthrough: bool,
+    supervisor: bool | None,
     foreground: bool,
 ) -> None:
     """Mount at MOUNTPOINT: writes land in --local and are sent to --shared.
@@ -69,6 +75,7 @@ def mount(
         "node": node,
         "log_level": log_level,
         "passthrough": False if no_passthrough else None,
+        "supervisor": supervisor,
     }
     settings = load(config_file, overrides)
     place = os.path.realpath(mountpoint)
@@ -83,7 +90,11 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _daemon_command(mountpoint: str, settings: Settings) -> list[str]:
-    return [sys.executable, "-m", "tierfs.daemon", mountpoint, "--settings", encode(settings)]
+    words = [mountpoint, "--settings", encode(settings)]
+    if settings.supervisor:
+        runtime = str(session_directory(mountpoint))
+        return [sys.executable, "-m", "tierfs.supervisor", *words, "--runtime", runtime]
+    return [sys.executable, "-m", "tierfs.daemon", *words]
 
 
 def _environment() -> dict[str, str]:

@@ -162,6 +162,14 @@ class Settings:
         ),
         default=0.85,
     )
+    supervisor: bool = field(
+        metadata=_key(
+            _switch,
+            "Run under a supervisor, which starts the daemon again when it dies and lets it be "
+            "replaced (tierfs reload) while the mount goes on.",
+        ),
+        default=False,
+    )
     passthrough: bool = field(
         metadata=_key(
             _switch,

@@ -121,6 +121,7 @@ class StatusResult:
     version: str
     worker_pid: int
     supervisor_pid: int | None
+    restarts: int
     uptime_seconds: float
     passthrough: bool
     passthrough_reason: str

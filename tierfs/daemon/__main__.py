@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import faulthandler
 import logging
 import os
@@ -16,11 +18,14 @@ import trio
 from tierfs.config import Settings, decode
 from tierfs.daemon.service import serve
 from tierfs.errors import TierfsError
+from tierfs.supervisor.link import Link
 
 log = logging.getLogger("tierfs")
 
 LOG_BYTES = 16 << 20
 """Of the log and of the one before it: /run is memory."""
+
+_PR_SET_PDEATHSIG = 1
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -44,6 +49,28 @@ class Ready:
             os.close(fd)
 
 
+class SupervisorReady:
+    """As Ready; the supervisor passes it on."""
+
+    is_awaited = True
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def tell(self, line: str) -> None:
+        """Says that the mount answers ("ok") or why not."""
+        with contextlib.suppress(OSError):
+            if line == "ok":
+                self._link.ready()
+            else:
+                self._link.refused(line)
+
+
+def _die_with_supervisor() -> None:
+    """A worker without its supervisor would keep a mount that nobody watches (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> int:
     """Runs the daemon; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tierfs.daemon")
@@ -51,15 +78,21 @@ def main() -> int:
     parser.add_argument("--settings", required=True)
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--log-file")
+    parser.add_argument("--link-fd", type=int)
     arguments = parser.parse_args()
-    ready = Ready(arguments.ready_fd)
+    ready: Ready | SupervisorReady = Ready(arguments.ready_fd)
+    link: Link | None = None
     try:
+        if arguments.link_fd is not None:
+            _die_with_supervisor()
+            link = Link(arguments.link_fd)
+            ready = SupervisorReady(link)
         settings = decode(arguments.settings)
         _raise_file_limit()
         # sent when a lease is broken in the moment for which it is held (OS.has_no_writer)
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         _start_logging(settings, arguments.log_file)
-        trio.run(serve, arguments.mountpoint, settings, lambda: ready.tell("ok"))
+        trio.run(serve, arguments.mountpoint, settings, lambda: ready.tell("ok"), link)
     except BaseException as error:
         refusal = _first(error)
         if isinstance(refusal, TierfsError):
@@ -87,7 +120,7 @@ def _start_logging(settings: Settings, log_file: str | None) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
-def _refuse(ready: Ready, reason: str) -> int:
+def _refuse(ready: Ready | SupervisorReady, reason: str) -> int:
     if ready.is_awaited:
         log.error("%s", reason)
         ready.tell(reason)

@@ -37,6 +37,7 @@ from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.model import ROOT, Op, OpKind
 from tierfs.namespace.nodes import Node
+from tierfs.supervisor.link import Link
 from tierfs.writeback import FlushProgress
 
 ACCESS_THREADS = 4
@@ -48,8 +49,9 @@ T = TypeVar("T")
 class Handlers:
     """One method for each command."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: Rooms, link: Link | None) -> None:
         self._rooms = rooms
+        self._link = link
         self._report = Report(rooms)
         self._virtual = rooms.fs.virtual
         self._access = trio.CapacityLimiter(ACCESS_THREADS)
@@ -196,7 +198,9 @@ class Handlers:
         )
         return StatusResult(
             node=rooms.settings.node, member=rooms.store.member, mountpoint=rooms.mountpoint,
-            version=tierfs.__version__, worker_pid=os.getpid(), supervisor_pid=None,
+            version=tierfs.__version__, worker_pid=os.getpid(),
+            supervisor_pid=None if self._link is None else os.getppid(),
+            restarts=0 if self._link is None else self._link.restarts,
             uptime_seconds=round(time.time() - rooms.started, 3), passthrough=direct.enabled,
             passthrough_reason=direct.reason, fallbacks=dict(direct.fallbacks),
             pending_files=len(puts), pending_bytes=sum(op.size for op in puts),

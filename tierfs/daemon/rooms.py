@@ -11,6 +11,7 @@ import trio
 
 from tierfs.config import Settings
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
+from tierfs.daemon.succession import Succession
 from tierfs.journal import DropOp, Journal
 from tierfs.local import ObjectStore
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
@@ -53,9 +54,14 @@ class Limiters:
 
 
 async def build(
-    mountpoint: str, settings: Settings, stack: AsyncExitStack, system: OS | None = None
+    mountpoint: str,
+    settings: Settings,
+    stack: AsyncExitStack,
+    succession: Succession | None = None,
+    system: OS | None = None,
 ) -> Rooms:
     """Checks and opens everything. TierfsError, and then nothing was made, for what is refused."""
+    goes_on = succession is not None and succession.device is not None
     limiters = Limiters(
         trio.CapacityLimiter(LOCAL_THREADS),
         trio.CapacityLimiter(SHARED_THREADS),
@@ -63,8 +69,9 @@ async def build(
     )
     system = system or make_os()
     check_overlap(mountpoint, settings.local, settings.shared)
-    check_mountpoint(mountpoint)
-    dead = is_dead_mount(mountpoint)
+    if not goes_on:
+        check_mountpoint(mountpoint)
+    dead = not goes_on and is_dead_mount(mountpoint)
     if not (settings.local / "VERSION").exists():
         _try_shared(settings, system, limiters)
     store = ObjectStore.open(settings.local, system)
@@ -76,7 +83,7 @@ async def build(
     stack.callback(journal.close)
     shared = _join_shared(settings, store, journal, system, limiters)
     stack.callback(shared.close)
-    return _assemble(mountpoint, settings, system, store, journal, shared, limiters)
+    return _assemble(mountpoint, settings, system, store, journal, shared, limiters, succession)
 
 
 def _try_shared(settings: Settings, system: OS, limiters: Limiters) -> None:
@@ -111,12 +118,32 @@ def _join_shared(
     return tier
 
 
-def _take_stock(store: ObjectStore, journal: Journal) -> JournalSnapshot:
-    """Marks what the last mount left in doubt, and loads what is pending (G6)."""
+def _start(
+    fs: FileSystem, writeback: WriteBack, snapshot: JournalSnapshot, succession: Succession | None
+) -> None:
+    """Takes up what is pending, and what the kernel knows of an earlier worker."""
+    if succession is None:
+        fs.start(writeback, snapshot)
+        return
+    succession.begin(fs)
+    if succession.device is None:
+        fs.start(writeback, snapshot)
+    else:
+        fs.go_on(writeback, snapshot, succession.remembered, succession.descriptors())
+    succession.begun(fs)
+
+
+def _take_stock(store: ObjectStore, journal: Journal, *, goes_on: bool) -> JournalSnapshot:
+    """Marks what the last mount left in doubt, and loads what is pending (G6).
+
+    `goes_on`: the mount is still there, and so is who has its files open.
+    """
     left_open = [op for op in journal.load().ops if op.state is OpState.OPEN]
     lost = [op for op in left_open if not _has_object(store, op.object)]
     journal.apply(*(DropOp(op.row) for op in lost))
-    journal.mark_torn(op.row for op in left_open if op not in lost)
+    if not goes_on:
+        journal.mark_torn(op.row for op in left_open if op not in lost)
+        journal.forget_requests()
     if store.boot_changed:
         journal.mark_undurable_suspect()
         store.remember_boot()
@@ -133,7 +160,7 @@ def _has_object(store: ObjectStore, object_id: ObjectId) -> bool:
 
 def _assemble(
     mountpoint: str, settings: Settings, system: OS, store: ObjectStore, journal: Journal,
-    shared: SharedTier, limiters: Limiters,
+    shared: SharedTier, limiters: Limiters, succession: Succession | None,
 ) -> Rooms:  # fmt: skip
     root = system.fstat("mount.root", shared.root_fd)
     places = Places(root.st_ino)
@@ -158,7 +185,8 @@ def _assemble(
         WritebackSettings(transfer_files=settings.transfer_files),
         fs.outcomes, local_limiter=limiters.local,
     )  # fmt: skip
-    snapshot = _take_stock(store, journal)
-    fs.start(writeback, snapshot)
+    goes_on = succession is not None and succession.device is not None
+    snapshot = _take_stock(store, journal, goes_on=goes_on)
+    _start(fs, writeback, snapshot, succession)
     fs.submit_restored(snapshot.ops)
     return Rooms(settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time())

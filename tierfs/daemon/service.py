@@ -20,9 +20,11 @@ from tierfs.control.server import ControlServer
 from tierfs.daemon.handlers import Handlers
 from tierfs.daemon.mounting import type_mounted_at, umount
 from tierfs.daemon.rooms import Rooms, build
+from tierfs.daemon.succession import DEVICE, Succession
 from tierfs.errors import TierError
-from tierfs.kernel import FilteredMount, Operations
+from tierfs.kernel import Earlier, FilteredMount, Operations
 from tierfs.namespace.direct import NoDirect
+from tierfs.supervisor.link import LEFT, Link
 
 log = logging.getLogger(__name__)
 
@@ -33,23 +35,37 @@ ANSWER_SECONDS = 2.0
 """How long requests have to be answered, that of `tierfs umount` among them, before the end."""
 
 
-async def serve(mountpoint: str, settings: Settings, ready: Callable[[], None]) -> None:
-    """Mounts and serves until unmounted or told to end. TierfsError for what is refused."""
+LEAVE_SECONDS = 3.0
+"""How long requests that were taken may go on when the next worker is to come."""
+
+
+async def serve(
+    mountpoint: str, settings: Settings, ready: Callable[[], None], link: Link | None
+) -> None:
+    """Mounts and serves until unmounted or told to end. TierfsError for what is refused.
+
+    `link` leads to the supervisor, if there is one: then the mount may outlive this process, and
+    may be there already.
+    """
+    runtime = session_directory(mountpoint)
+    succession = Succession.of(link, runtime) if link is not None else None
     async with AsyncExitStack() as stack:
-        rooms = await build(mountpoint, settings, stack)
-        mount = Mount(rooms)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        rooms = await build(mountpoint, settings, stack, succession)
+        mount = Mount(rooms, succession)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             await mount.run(signals, ready)
 
 
 class Mount:
     """A mounted file system and the tasks that serve it."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: Rooms, succession: Succession | None) -> None:
         self._rooms = rooms
+        self._succession = succession
         self._runtime = session_directory(rooms.mountpoint)
         self._filtered: FilteredMount | None = None
-        self._control = ControlServer(self._runtime, Handlers(rooms).table())
+        link = None if succession is None else succession.link
+        self._control = ControlServer(self._runtime, Handlers(rooms, link).table())
 
     async def run(self, signals: object, ready: Callable[[], None]) -> None:
         """Mounts, says that it is ready, serves."""
@@ -67,17 +83,23 @@ class Mount:
                 nursery.start_soon(self._on_signal, signals)
                 if self._filtered is not None:
                     nursery.start_soon(self._filtered.run)
+                if self._succession is not None:
+                    nursery.start_soon(self._succession.run, rooms.fs)
                 nursery.start_soon(self._fuse, nursery.cancel_scope)
                 ready()
-        finally:
-            with trio.CancelScope(shield=True):
-                await self._take_down()
+        except BaseException:
+            if self._succession is None:
+                with trio.CancelScope(shield=True):
+                    await self._take_down()
+            raise  # else the mount is left to the next worker
+        with trio.CancelScope(shield=True):
+            await self._take_down()
 
     def _open_device(self) -> None:
         rooms = self._rooms
         source = f"tierfs:{rooms.settings.node}:{rooms.mountpoint}"
         try:
-            self._filtered = FilteredMount.open(rooms.mountpoint, source, rooms.fs, rooms.settings)
+            self._filtered = self._open_filtered(source)
         except PermissionError as error:
             rooms.fs.core.direct = NoDirect(f"/dev/fuse cannot be mounted directly: {error}")
         except OSError as error:
@@ -87,21 +109,38 @@ class Mount:
             "subtype=tierfs",
             f"fsname={source}",
         }
-        place = rooms.mountpoint if self._filtered is None else self._filtered.path
+        place, requests = rooms.mountpoint, None
+        if self._filtered is not None:
+            place, requests = self._filtered.path, self._filtered.requests
         try:
-            pyfuse3.init(Operations(rooms.fs), place, options)
+            pyfuse3.init(Operations(rooms.fs, requests), place, options)
         except RuntimeError as error:
             raise TierError(
                 f"mount point {rooms.mountpoint}: cannot mount: {error}; see the log"
             ) from None
 
+    def _open_filtered(self, source: str) -> FilteredMount:
+        rooms, succession = self._rooms, self._succession
+        if succession is not None and succession.device is not None:
+            done = frozenset(rooms.journal.requests())
+            earlier = Earlier(succession.device, succession.remembered, done)
+            return FilteredMount.take_over(earlier, rooms.fs, rooms.settings)
+        made = FilteredMount.open(rooms.mountpoint, source, rooms.fs, rooms.settings)
+        if succession is not None:
+            succession.link.keep(DEVICE, made.device.fd)
+        return made
+
     def _session(self) -> Session:
         rooms = self._rooms
         return Session(
             mountpoint=rooms.mountpoint, local=str(rooms.settings.local),
-            shared=str(rooms.settings.shared), pid=os.getpid(), node=rooms.settings.node,
+            shared=str(rooms.settings.shared), pid=self._pid(), node=rooms.settings.node,
             member=rooms.store.member, started=rooms.started, version=tierfs.__version__,
         )  # fmt: skip
+
+    def _pid(self) -> int:
+        """Of the process that lives as long as the mount."""
+        return os.getpid() if self._succession is None else os.getppid()
 
     async def _fuse(self, scope: trio.CancelScope) -> None:
         await pyfuse3.main()
@@ -113,6 +152,9 @@ class Mount:
 
     async def _on_signal(self, signals: object) -> None:
         async for number in signals:  # type: ignore[attr-defined]
+            if number == signal.SIGHUP:
+                await self._leave()
+                continue
             log.info("%s: detaching", signal.Signals(number).name)
             watchdog = threading.Timer(DETACH_SECONDS, _give_up)
             watchdog.daemon = True
@@ -122,6 +164,19 @@ class Mount:
                 umount(self._rooms.mountpoint, detach=True)
             pyfuse3.terminate()
             return
+
+    async def _leave(self) -> None:
+        """Makes room for the next worker: it goes on where this one stops."""
+        if self._succession is None or self._filtered is None:
+            log.warning("SIGHUP: there is no supervisor; the mount goes on as it is")
+            return
+        log.info("%s: making room for the next worker", self._rooms.mountpoint)
+        with trio.move_on_after(LEAVE_SECONDS):
+            await self._filtered.filter.drain()
+            await self._rooms.journal.post().written()
+        logging.shutdown()
+        # Not by way of the end of a mount. What is under way, a crash would leave as well.
+        os._exit(LEFT)
 
     async def _sync(self) -> None:
         """What was closed is made to survive a power cut, as far as the local drive lets us."""
@@ -150,6 +205,8 @@ class Mount:
                 log.error("unmount: %s", error)
         if self._filtered is not None:
             self._filtered.close()
+        if self._succession is not None:
+            self._succession.log.remove()
         remove_session(self._runtime)
 
 

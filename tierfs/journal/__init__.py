@@ -6,10 +6,12 @@ from tierfs.journal.changes import (
     DropDirectory,
     DropObject,
     DropOp,
+    DropRequests,
     SaveClean,
     SaveDirectory,
     SaveObject,
     SaveOp,
+    SaveRequest,
     TouchClean,
 )
 from tierfs.journal.journal import Journal
@@ -21,11 +23,13 @@ __all__ = [
     "DropDirectory",
     "DropObject",
     "DropOp",
+    "DropRequests",
     "Journal",
     "SaveClean",
     "SaveDirectory",
     "SaveObject",
     "SaveOp",
+    "SaveRequest",
     "Ticket",
     "TouchClean",
 ]

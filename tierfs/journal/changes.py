@@ -71,6 +71,23 @@ class TouchClean:
     used_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """The kernel's request `unique` is carried out by what is posted with it.
+
+    It is the number that the kernel gave, without FUSE_UNIQUE_RESEND.
+    """
+
+    unique: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropRequests:
+    """The kernel has the answers to these requests."""
+
+    uniques: tuple[int, ...]
+
+
 Change = (
     SaveOp
     | DropOp
@@ -81,4 +98,6 @@ Change = (
     | SaveClean
     | DropClean
     | TouchClean
+    | SaveRequest
+    | DropRequests
 )

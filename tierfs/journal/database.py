@@ -101,6 +101,15 @@ class Database:
         count, size = self.connection.execute("SELECT count, bytes FROM clean_total").fetchone()
         return count, size
 
+    def requests(self) -> set[int]:
+        """The requests that were carried out and not answered."""
+        found = self.connection.execute("SELECT request_unique FROM request")
+        return {rows.unsigned(row[0]) for row in found}
+
+    def forget_requests(self) -> None:
+        """Another mount: its numbers mean something else."""
+        self.connection.execute("DELETE FROM request")
+
     def meta(self, key: str) -> bytes | int | None:
         """The value stored under `key`; None if there is none."""
         row = self.connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -142,6 +151,7 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         if new:
             _make_tables(connection)
+        connection.execute(schema.REQUESTS)
     except BaseException:
         connection.close()
         raise

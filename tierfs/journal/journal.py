@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from tierfs.journal import schema
 from tierfs.journal.changes import Change
 from tierfs.journal.database import Database
 from tierfs.journal.numbers import BLOCK, Numbers
-from tierfs.journal.rows import encode
+from tierfs.journal.rows import Statement, encode
 from tierfs.journal.ticket import Ticket
 from tierfs.journal.writer import Writer
 from tierfs.model import CleanRecord, JournalSnapshot, ObjectId
@@ -30,11 +30,16 @@ class Journal:
 
     `post`, `next_number`, `next_row` and the `async` methods belong to the trio thread and never
     block it; the others block and may be called from any thread.
+
+    Attributes:
+        before_post: called before each post: what must not be written later than it.
     """
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._posted = 0
+        self._gathered: list[Statement] | None = None
+        self.before_post: Callable[[], None] | None = None
         self._numbers = self._open_numbers(schema.NUMBER_LIMIT)
         self._rows = self._open_numbers(schema.ROW_LIMIT)
 
@@ -73,9 +78,31 @@ class Journal:
         Records are copied. A journal that failed tells so when the ticket is waited for.
         """
         statements = [encode(change) for change in changes]
+        if self._gathered is not None:
+            self._gathered += statements
+            return Ticket(self._posted + 1, self._writer.written, self._writer.syncer)
+        if self.before_post is not None:
+            self.before_post()
         self._posted += 1
         self._writer.post(self._posted, statements)
         return Ticket(self._posted, self._writer.written, self._writer.syncer)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is posted inside is one post: all of it or nothing survives. For synchronous steps.
+
+        One that raises has posted what it had until then.
+        """
+        assert self._gathered is None, "not nested"
+        self._gathered = []
+        try:
+            yield
+        finally:
+            statements, self._gathered = self._gathered, None
+            if self.before_post is not None:
+                self.before_post()
+            self._posted += 1
+            self._writer.post(self._posted, statements)
 
     async def sync(self) -> None:
         """Return when every post so far survives a power cut; JournalError when it cannot."""
@@ -105,6 +132,18 @@ class Journal:
         """Apply `changes` durably, after every earlier post. Blocks."""
         statements = [encode(change) for change in changes]
         self._writer.call(lambda database: database.apply(statements), durable=True).result()
+
+    def clean_copy_now(self, inode: int) -> CleanRecord | None:
+        """As :meth:`clean_copy`, for the time before the trio thread serves. Blocks."""
+        return self._writer.call(lambda database: database.clean_copy(inode)).result()
+
+    def requests(self) -> set[int]:
+        """The kernel's requests of the present mount that were carried out and not answered."""
+        return self._writer.call(Database.requests).result()
+
+    def forget_requests(self) -> None:
+        """There is a new mount: the kernel counts its requests anew. Blocks."""
+        self._writer.call(Database.forget_requests).result()
 
     def meta(self, key: str) -> bytes | None:
         """The value of `key` in the table of small facts; None if there is none. Blocks."""

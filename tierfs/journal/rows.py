@@ -6,6 +6,7 @@ at its author, not in a transaction that others share.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -165,6 +166,14 @@ _ENCODERS: dict[type, Callable[[Any], Statement]] = {
     changes.TouchClean: lambda c: (
         "UPDATE clean SET used_ns = ? WHERE inode = ?",
         (c.used_ns, _stored(c.inode)),
+    ),
+    changes.SaveRequest: lambda c: (
+        "INSERT OR IGNORE INTO request VALUES (?)",
+        (_stored(c.unique),),
+    ),
+    changes.DropRequests: lambda c: (
+        "DELETE FROM request WHERE request_unique IN (SELECT value FROM json_each(?))",
+        (json.dumps([_stored(unique) for unique in c.uniques]),),
     ),
 }
 

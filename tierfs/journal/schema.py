@@ -99,3 +99,12 @@ CREATE TRIGGER clean_resized AFTER UPDATE OF bytes ON clean BEGIN
     UPDATE clean_total SET bytes = bytes - old.bytes + new.bytes;
 END;
 """
+
+REQUESTS = """
+-- Requests of the kernel that are carried out and perhaps not answered yet, of the present mount.
+-- A worker that died in between is followed by one that is asked again. Made at every open: a
+-- journal of an earlier version has it not.
+CREATE TABLE IF NOT EXISTS request (
+    request_unique INTEGER PRIMARY KEY
+);
+"""

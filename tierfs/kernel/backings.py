@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections import Counter
+from collections.abc import Iterable
 
 from tierfs.kernel.device import Device
 from tierfs.namespace.core import Core
@@ -35,6 +37,9 @@ class Backings:
         self.enabled = False
         self.reason = "the kernel has not answered yet"
         self.fallbacks: Counter[str] = Counter()
+        self._owned: set[int] = set()
+        self._suspects: set[int] = set()
+        self._since = 0
 
     def disable(self, reason: str) -> None:
         """No file gets it, for `reason`."""
@@ -48,12 +53,28 @@ class Backings:
         try:
             with core.store.own_file() as fd:
                 core.os.has_no_writer("passthrough.lease", fd)
-                self._device.close_backing(self._device.open_backing(fd))
+                highest = self._device.open_backing(fd)
+                self._device.close_backing(highest)
         except OSError as error:
             refusal = _REASONS.get(error.errno or 0)
             self.disable(f"the local tier: {refusal or error.strerror}")
         else:
             self.enabled, self.reason = True, ""
+            self._sweep(highest)
+
+    def inherit(self, owned: Iterable[int], suspects: Iterable[int], since: int) -> None:
+        """An earlier worker got backings: `owned` are in use, `suspects` and those after `since`
+        perhaps not. What is not goes when it is known that there is passthrough at all."""
+        self._owned, self._suspects, self._since = set(owned), set(suspects), since
+
+    def _sweep(self, highest: int) -> None:
+        # the kernel gives ids in rising order, so `highest` is above all that were given before
+        suspects = self._suspects | set(range(self._since + 1, highest))
+        for backing in suspects - self._owned:
+            with contextlib.suppress(FileNotFoundError):
+                self._device.close_backing(backing)
+        self._suspects = set()
+        self._since = highest
 
     def open(self, fd: int) -> int:
         """Registers a file; 0 when the kernel refuses, which is counted."""

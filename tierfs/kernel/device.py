@@ -24,8 +24,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Device:
     """One open /dev/fuse, which becomes one mount."""
 
-    def __init__(self) -> None:
-        self.fd = os.open("/dev/fuse", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, fd: int | None = None) -> None:
+        """`fd`: one that is mounted already, from an earlier worker of the mount."""
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+        self.fd = os.open("/dev/fuse", flags) if fd is None else fd
 
     def mount(self, mountpoint: str, source: str) -> None:
         """mount(2) as fuse.tierfs for all users. OSError, EPERM without CAP_SYS_ADMIN."""

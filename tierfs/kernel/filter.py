@@ -20,6 +20,7 @@ from tierfs.kernel import wire
 from tierfs.kernel.backings import Backings
 from tierfs.kernel.device import Device
 from tierfs.kernel.extras import Extras
+from tierfs.kernel.resent import INIT_UNIQUE, NAMING, Requests
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
 
@@ -35,22 +36,25 @@ SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 BURST = 32
 """Messages moved without letting others run."""
 
-ALWAYS = InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2
+ALWAYS = InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2 | InitFlag.HAS_RESEND
 STACK_DEPTH = 1
 
 _REMEMBERED = frozenset({Opcode.INIT, Opcode.OPEN, Opcode.CREATE})
+_UNANSWERED = frozenset({Opcode.FORGET, Opcode.INTERRUPT, Opcode.BATCH_FORGET})
 _MAY_KILL = frozenset({Opcode.WRITE, Opcode.SETATTR, Opcode.OPEN})
 
 
 class Filter:
     """The two pumps of one mount.
 
-    `on_ready` is called when the kernel knows what it may use: before any other request.
+    `on_ready` is called when the kernel knows what it may use: before any other request. `init`
+    is the INIT request that the kernel made of an earlier worker of this mount, b"" if there was
+    none: pyfuse3 gets it, and the kernel then asks again what was not answered.
     """
 
     def __init__(
         self, device: Device, fs: FileSystem, backings: Backings, on_ready: Callable[[], None],
-        *, passthrough: bool,
+        requests: Requests, *, passthrough: bool, init: bytes = b"",
     ) -> None:  # fmt: skip
         self._device = device
         self._fs = fs
@@ -58,6 +62,12 @@ class Filter:
         self._on_ready = on_ready
         self._passthrough = passthrough
         self._extras = Extras(fs)
+        self._named = requests
+        self._init = init
+        self._agreed = trio.Event()
+        self._reading = trio.CancelScope()
+        self._unanswered: set[int] = set()
+        self._quiet = trio.lowlevel.ParkingLot()
         self._awaited: dict[int, int] = {}
         self._add = ALWAYS
         self._ours, theirs = _pair()
@@ -73,14 +83,33 @@ class Filter:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._replies)
-                await self._requests(nursery)
+                if self._init:
+                    await self._take_over()
+                with self._reading:
+                    await self._requests(nursery)
+                if self._reading.cancelled_caught:
+                    await trio.sleep_forever()
                 nursery.cancel_scope.cancel()
         finally:
             pyfuse3.terminate()
 
+    async def drain(self) -> None:
+        """Takes no more requests; returns when all that were taken have their answer."""
+        self._reading.cancel()
+        while self._unanswered:
+            await self._quiet.park()
+
     def close(self) -> None:
         """Closes our end; pyfuse3 closes its own."""
         self._ours.close()
+
+    async def _take_over(self) -> None:
+        """Brings pyfuse3 to where the kernel is, then asks for what nobody answered."""
+        message = wire.with_unique(self._init, INIT_UNIQUE)
+        self._negotiate(memoryview(message))
+        await self._forward(message)
+        await self._agreed.wait()
+        self._device.send(wire.RESEND)
 
     # -- kernel to pyfuse3 -----------------------------------------------------------------------
 
@@ -105,13 +134,22 @@ class Filter:
     async def _request(self, nursery: trio.Nursery, message: memoryview) -> None:
         request = Request.of(message)
         opcode = request.opcode
+        if opcode not in _UNANSWERED:
+            self._unanswered.add(request.unique)
         if opcode in self._extras.opcodes:
             nursery.start_soon(self._answer, request, bytes(message))
             return
         if opcode in _REMEMBERED:
             self._awaited[request.unique] = opcode
             if opcode == Opcode.INIT:
+                self._fs.core.memory.init(bytes(message))
                 self._negotiate(message)
+        if opcode in NAMING and (instead := self._named.came(request, message)) is not None:
+            if len(instead) == wire.REPLY_HEADER.size:
+                self._reply(instead)
+            else:
+                await self._forward(instead)
+            return
         if opcode in _MAY_KILL and wire.kills_privileges(message, opcode):
             nursery.start_soon(self._kill_privileges, request, bytes(message))
             return
@@ -167,6 +205,10 @@ class Filter:
 
     def _pass_on(self, message: memoryview) -> None:
         _, error, unique = wire.REPLY_HEADER.unpack_from(message)
+        if unique == INIT_UNIQUE:
+            self._on_ready_if_direct()
+            self._agreed.set()
+            return
         opcode = self._awaited.pop(unique, None) if unique else None
         if opcode is None or error:
             self._reply(message)
@@ -174,15 +216,22 @@ class Filter:
             self._reply(
                 wire.with_init_flags(bytes(message), self._add, max_stack_depth=STACK_DEPTH)
             )
-            if self._add & InitFlag.PASSTHROUGH:
-                self._on_ready()
+            self._on_ready_if_direct()
         else:
             handle = self._fs.files.handles.get(wire.opened_handle(message, opcode))
             if handle is not None and handle.backing:
                 wire.set_backing(message, opcode, handle.backing)
             self._reply(message)
 
+    def _on_ready_if_direct(self) -> None:
+        if self._add & InitFlag.PASSTHROUGH:
+            self._on_ready()
+
     def _reply(self, message: memoryview | bytes) -> None:
+        try:
+            self._fs.core.memory.flush()
+        except OSError as error:
+            log.error("what the kernel is told cannot be written down: %s", error)
         try:
             self._device.send(message)
         except OSError as error:
@@ -190,6 +239,11 @@ class Filter:
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 _, code, unique = wire.REPLY_HEADER.unpack_from(message)
                 log.error("reply %d to request %d refused: %s", code, unique, error)
+        unique = wire.REPLY_HEADER.unpack_from(message)[2]
+        self._named.answered(unique)
+        self._unanswered.discard(unique)
+        if not self._unanswered:
+            self._quiet.unpark_all()
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

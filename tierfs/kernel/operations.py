@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import pyfuse3
 
 from tierfs.kernel.boundary import handler, silent
+from tierfs.kernel.resent import Requests
+from tierfs.kernel.wire import Opcode
 from tierfs.model import Attributes
 from tierfs.namespace.attributes import Changes
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.nodes import Handle, Node
+from tierfs.namespace.requests import Request, carrying_out
 from tierfs.osio.processes import process_of
 
 TIMEOUT_SECONDS = 0.5
@@ -31,9 +35,15 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = True
 
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(self, fs: FileSystem, requests: Requests | None = None) -> None:
         super().__init__()
         self._fs = fs
+        self._requests = requests or Requests((), lambda _: None)
+
+    def _carrying(
+        self, opcode: Opcode, nodeid: int, name: bytes
+    ) -> AbstractContextManager[Request | None]:
+        return carrying_out(self._requests.take(opcode, nodeid, name))
 
     # -- conversions ---------------------------------------------------------------------------
 
@@ -68,23 +78,28 @@ class Operations(pyfuse3.Operations):
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        state = self._fs.tree.directory(parent_inode)
-        node = await self._fs.names.mkdir(state, name, mode & 0o7777, caller(ctx))
+        with self._carrying(Opcode.MKDIR, parent_inode, name):
+            state = self._fs.tree.directory(parent_inode)
+            node = await self._fs.names.mkdir(state, name, mode & 0o7777, caller(ctx))
         return await self._known(node)
 
     @handler
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        state = self._fs.tree.directory(parent_inode)
-        return await self._known(await self._fs.names.mknod(state, name, mode, caller(ctx)))
+        with self._carrying(Opcode.MKNOD, parent_inode, name):
+            state = self._fs.tree.directory(parent_inode)
+            node = await self._fs.names.mknod(state, name, mode, caller(ctx))
+        return await self._known(node)
 
     @handler
     async def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        state = self._fs.tree.directory(parent_inode)
-        return await self._known(await self._fs.names.symlink(state, name, target, caller(ctx)))
+        with self._carrying(Opcode.SYMLINK, parent_inode, name):
+            state = self._fs.tree.directory(parent_inode)
+            node = await self._fs.names.symlink(state, name, target, caller(ctx))
+        return await self._known(node)
 
     @handler
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -94,17 +109,20 @@ class Operations(pyfuse3.Operations):
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        node = self._fs.tree.node(inode)
-        await self._fs.names.link(node, self._fs.tree.directory(new_parent_inode), new_name)
+        with self._carrying(Opcode.LINK, new_parent_inode, new_name):
+            node = self._fs.tree.node(inode)
+            await self._fs.names.link(node, self._fs.tree.directory(new_parent_inode), new_name)
         return await self._known(node)
 
     @handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        await self._fs.names.unlink(self._fs.tree.directory(parent_inode), name)
+        with self._carrying(Opcode.UNLINK, parent_inode, name):
+            await self._fs.names.unlink(self._fs.tree.directory(parent_inode), name)
 
     @handler
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        await self._fs.names.rmdir(self._fs.tree.directory(parent_inode), name)
+        with self._carrying(Opcode.RMDIR, parent_inode, name):
+            await self._fs.names.rmdir(self._fs.tree.directory(parent_inode), name)
 
     @handler
     async def rename(
@@ -117,8 +135,9 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> None:
         tree = self._fs.tree
-        old, new = tree.directory(parent_inode_old), tree.directory(parent_inode_new)
-        await self._fs.names.rename(old, name_old, new, name_new, flags)
+        with self._carrying(Opcode.RENAME, parent_inode_old, name_old):
+            old, new = tree.directory(parent_inode_old), tree.directory(parent_inode_new)
+            await self._fs.names.rename(old, name_old, new, name_new, flags)
 
     # -- attributes ----------------------------------------------------------------------------
 
@@ -178,8 +197,12 @@ class Operations(pyfuse3.Operations):
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        state = self._fs.tree.directory(parent_inode)
-        handle = await self._fs.files.create(state, name, mode & 0o7777, opener(ctx))
+        with self._carrying(Opcode.CREATE, parent_inode, name) as request:
+            state = self._fs.tree.directory(parent_inode)
+            if request is not None and request.done:
+                handle = await self._fs.files.create_again(state, name, opener(ctx))
+            else:
+                handle = await self._fs.files.create(state, name, mode & 0o7777, opener(ctx))
         try:
             entry = await self._known(handle.node)
         except BaseException:

@@ -34,12 +34,25 @@ FIRST_MINOR_WITH_PASSTHROUGH = 40
 class Opcode(enum.IntEnum):
     """enum fuse_opcode: those that the filter does not pass on blindly."""
 
+    LOOKUP = 1
+    FORGET = 2
     SETATTR = 4
+    SYMLINK = 6
+    MKNOD = 8
+    MKDIR = 9
+    UNLINK = 10
+    RMDIR = 11
+    RENAME = 12
+    LINK = 13
     OPEN = 14
     WRITE = 16
+    REMOVEXATTR = 24
     INIT = 26
     CREATE = 35
+    INTERRUPT = 36
+    BATCH_FORGET = 42
     FALLOCATE = 43
+    RENAME2 = 45
     LSEEK = 46
     COPY_FILE_RANGE = 47
 
@@ -52,6 +65,7 @@ class InitFlag(enum.IntFlag):
     HANDLE_KILLPRIV_V2 = 1 << 28
     INIT_EXT = 1 << 30
     PASSTHROUGH = 1 << 37
+    HAS_RESEND = 1 << 39
 
 
 class OpenFlag(enum.IntFlag):
@@ -190,6 +204,27 @@ def copy_file_range(message: bytes) -> CopyFileRange:
         message, REQUEST_HEADER.size
     )
     return CopyFileRange(fh, offset, target, target_offset, length)
+
+
+def lookup_request(request: Request, name: bytes) -> bytes:
+    """A LOOKUP of `name` with the number and the caller of `request`."""
+    length = REQUEST_HEADER.size + len(name) + 1
+    header = REQUEST_HEADER.pack(
+        length, Opcode.LOOKUP, request.unique, request.nodeid, request.uid, request.gid,
+        request.pid, 0,
+    )  # fmt: skip
+    return header + name + b"\0"
+
+
+def with_unique(message: bytes, unique: int) -> bytes:
+    """The request `message` under another number."""
+    fields = list(REQUEST_HEADER.unpack_from(message))
+    fields[2] = unique
+    return REQUEST_HEADER.pack(*fields) + message[REQUEST_HEADER.size :]
+
+
+RESEND = REPLY_HEADER.pack(REPLY_HEADER.size, 7, 0)
+"""FUSE_NOTIFY_RESEND: what was read and not answered is to be asked again."""
 
 
 def error_reply(unique: int, code: int) -> bytes:

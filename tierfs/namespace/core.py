@@ -22,6 +22,7 @@ from tierfs.journal import (
     SaveDirectory,
     SaveObject,
     SaveOp,
+    SaveRequest,
     Ticket,
     TouchClean,
 )
@@ -40,7 +41,9 @@ from tierfs.model import (
     new_object_id,
 )
 from tierfs.namespace.direct import Direct, NoDirect
+from tierfs.namespace.memory import Memory
 from tierfs.namespace.nodes import Content, DirectoryState, Handle, LocalObject, Location, Node
+from tierfs.namespace.requests import current
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
@@ -88,6 +91,7 @@ class Core:
         doomed: directory objects whose files are about to be removed; a new object of the same
             directory has the same id and waits for that.
         direct: grants kernel passthrough.
+        memory: what the next worker of the mount has to know.
         scarce: the local tier is below its reserve.
         spare: objects that were held over an await and may be needed by nothing now.
     """
@@ -122,6 +126,8 @@ class Core:
         self.direct: Direct = NoDirect("not set up")
         self.scarce = False
         self.tree = Tree(root.inode, self._directories_gone)
+        self.memory = Memory(self.tree)
+        journal.before_post = self.memory.flush
         self.writeback: WriteBack
 
     # -- threads -------------------------------------------------------------------------------
@@ -266,6 +272,17 @@ class Core:
         if obj.kind is Kind.DIRECTORY and obj.content is not Content.NONE:
             self.doomed[obj.id] = trio.Event()
         return True
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """All that is posted inside, and that the present request is carried out, survives or not.
+
+        For the one synchronous step in which a call that changes names does it.
+        """
+        with self.journal.together():
+            yield
+            if (request := current()) is not None:
+                self.journal.post(SaveRequest(request.unique))
 
     # -- ops -----------------------------------------------------------------------------------
 

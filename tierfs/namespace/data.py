@@ -93,6 +93,7 @@ class Data:
             before = handle.object
             await self.acquire(obj, writing=handle.writable)
             handle.object = obj
+            self._core.memory.handle(handle)
             if handle.writable:
                 obj.writers += 1
             if before is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tierfs.journal import SaveClean, SaveOp
 from tierfs.model import (
@@ -97,6 +97,18 @@ class Files:
             raise
         return handle
 
+    def restore(self, handles: Iterable[Handle], highest: int) -> None:
+        """The files that were open in an earlier worker; `highest` number was given out.
+
+        A write-open whose op was not journaled in time gets it now. Synchronous.
+        """
+        self._numbers = itertools.count(highest + 1)
+        for handle in handles:
+            self.handles[handle.number] = handle
+            self._core.memory.handle(handle)
+            if handle.writable:
+                self._opening.put_again(handle.node)
+
     def _add(self, handle: Handle) -> None:
         self.handles[handle.number] = handle
         handle.node.handles.add(handle)
@@ -123,10 +135,11 @@ class Files:
             await core.dispose(obj)
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         shared_inode = entry.shared_inode if entry is not None else None
-        op, _ = core.issue(
-            OpKind.PUT, obj, state, name, state=OpState.OPEN,
-            base_inode=shared_inode, overwrites=False,
-        )  # fmt: skip
+        with core.step():
+            op, _ = core.issue(
+                OpKind.PUT, obj, state, name, state=OpState.OPEN,
+                base_inode=shared_inode, overwrites=False,
+            )  # fmt: skip
         state.put(name, Entry(obj, op, shared_inode))
         node = core.tree.node_of_object(obj)
         node.names.add((state.id, name))
@@ -138,6 +151,12 @@ class Files:
         if not internal:
             await self._opening.grant(handle)
         return handle
+
+    async def create_again(self, state: DirectoryState, name: Name, caller: Caller) -> Handle:
+        """Answers a create that an earlier worker has carried out and not answered."""
+        node = await self._lookup.resolve(state, name)
+        node.lookups += 1
+        return await self.open(node, os.O_RDWR, caller)
 
     def _make(self, obj: LocalObject, birth: Birth, parent: ObjectId, name: Name) -> None:
         """Makes the object of a new file with the descriptor that it needs. Blocking."""
@@ -177,6 +196,7 @@ class Files:
             return
         first = not handle.flushed
         handle.flushed = True
+        self._core.memory.handle(handle)
         killed = first and handle.opener and await self._core.local(was_killed, handle.opener)
         attributes = await self._data.look(obj)
         self._data.judge(obj, attributes)

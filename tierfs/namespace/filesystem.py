@@ -7,19 +7,21 @@ from pathlib import Path
 
 import trio
 
-from tierfs.model import JournalSnapshot, Op
+from tierfs.model import JournalSnapshot, Op, OpKind, OpState
 from tierfs.namespace.attributes import AttributeCalls
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import Inheritance
+from tierfs.namespace.known import Known
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
 from tierfs.namespace.outcome import Outcomes
 from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
+from tierfs.namespace.remembered import Remembered
 from tierfs.namespace.settling import Settling
 from tierfs.namespace.virtual import Virtual
 from tierfs.writeback import WriteBack
@@ -54,6 +56,26 @@ class FileSystem:
         """Takes up what the journal holds. Blocking, O(pending)."""
         self.core.writeback = writeback
         restore(self.core, snapshot)
+
+    def go_on(
+        self, writeback: WriteBack, snapshot: JournalSnapshot, remembered: Remembered,
+        fds: dict[int, int],
+    ) -> None:  # fmt: skip
+        """Takes up the journal and what the kernel knows of an earlier worker. Blocking.
+
+        `fds`: descriptors that were kept, by the number of their open file.
+        """
+        self.core.writeback = writeback
+        known = Known(self.core, remembered, fds)
+        restore(self.core, snapshot, known)
+        self.files.restore(known.handles(), remembered.highest_handle)
+        self.listings.restore(remembered.listings.values(), remembered.highest_listing)
+        opened = {
+            op.object for op in snapshot.ops
+            if op.kind is OpKind.PUT and op.state in (OpState.OPEN, OpState.CLOSED)
+        }  # fmt: skip
+        for node, obj in known.unsettled(opened):
+            self.settling.add(node, obj)
 
     def submit_restored(self, ops: list[Op]) -> None:
         """Hands the restored ops to the write-back."""

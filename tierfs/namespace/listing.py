@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tierfs.model import Attributes, Name
+from tierfs.model import Attributes, Name, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup, watching
 from tierfs.namespace.nodes import DirectoryState, Node
+from tierfs.namespace.remembered import KnownListing
 
 BATCH = 64
 """Entries whose attributes are asked for in one thread call."""
@@ -35,6 +36,11 @@ class Listing:
     names: list[Name] | None = None
     ahead: dict[int, tuple[Node, Attributes]] = field(default_factory=dict)
 
+    @property
+    def directory(self) -> ObjectId:
+        """The directory id."""
+        return self.state.id
+
 
 class Listings:
     """Open directories."""
@@ -50,7 +56,20 @@ class Listings:
         """Opens a directory for reading."""
         listing = Listing(next(self._numbers), state)
         self._open[listing.number] = listing
+        self._core.memory.listing(listing)
         return listing
+
+    def restore(self, known: Iterable[KnownListing], highest: int) -> None:
+        """The directories that were open in an earlier worker, at the same positions."""
+        self._numbers = itertools.count(highest + 1)
+        for each in known:
+            state = self._core.tree.directories.get(each.directory)
+            if state is not None:
+                self._open[each.number] = Listing(each.number, state, each.names)
+
+    def all(self) -> Iterator[Listing]:
+        """All open directories."""
+        return iter(list(self._open.values()))
 
     def get(self, number: int) -> Listing:
         """The open directory `number`; OSError(EBADF)."""
@@ -63,6 +82,7 @@ class Listings:
         """Closes an open directory."""
         listing = self._open.pop(number, None)
         if listing is not None:
+            self._core.memory.listing_closed(number)
             self._let_go(listing)
 
     def _let_go(self, listing: Listing) -> None:
@@ -103,6 +123,7 @@ class Listings:
         """Positions and names from `start` on, with nodes and attributes fetched ahead."""
         if listing.names is None or start == 0:
             listing.names = await self.names(listing.state)
+            self._core.memory.listing(listing)
             self._let_go(listing)
         part = list(enumerate(listing.names[start : start + BATCH], start))
         await self._fetch(listing, [(i, name) for i, name in part if i not in listing.ahead])

@@ -93,7 +93,8 @@ class Names:
         targets: tuple[ObjectId, ...] = (),
     ) -> Op:  # fmt: skip
         entry = state.entries.get(name)
-        op, ticket = self._core.issue(kind, obj, state, name, targets=targets)
+        with self._core.step():
+            op, ticket = self._core.issue(kind, obj, state, name, targets=targets)
         state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
         node = self._tree.node_of_object(obj)
         node.names.add((state.id, name))
@@ -116,11 +117,12 @@ class Names:
         core = self._core
         obj = core.object_of(node)
         entry = state.entries.get(name)
-        op, ticket = core.issue(
-            OpKind.LINK, obj, state, name,
-            source=(self._tree.directories[source[0]], source[1]),
-            base_inode=node.shared.inode if node.shared else None,
-        )  # fmt: skip
+        with core.step():
+            op, ticket = core.issue(
+                OpKind.LINK, obj, state, name,
+                source=(self._tree.directories[source[0]], source[1]),
+                base_inode=node.shared.inode if node.shared else None,
+            )  # fmt: skip
         state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
         node.names.add((state.id, name))
         node.lookups += 1
@@ -166,7 +168,21 @@ class Names:
 
     async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
         core = self._core
+        with core.step():
+            op, obj = self._take_away(kind, state, name, node)
+        if op is not None:
+            core.writeback.submit(op)
+        if obj is not None and core.unused(obj):
+            await core.dispose(obj)
+        await core.journal.post().written()
+
+    def _take_away(
+        self, kind: OpKind, state: DirectoryState, name: Name, node: Node
+    ) -> tuple[Op | None, LocalObject | None]:
+        """The synchronous step: the op that will do it, if one is needed, and the object."""
+        core = self._core
         shared_inode, obj = self._detach(state, name, node)
+        op = None
         if shared_inode is not None or core.backlog.of_name(state.id, name) is not None:
             obj = obj or core.object_of(node)
             if kind is OpKind.UNLINK and state.vouched:
@@ -176,13 +192,9 @@ class Names:
                 kind, obj, state, name, base_inode=None if made_before else shared_inode
             )
             state.put(name, Entry(None, op, shared_inode))
-            core.writeback.submit(op)
         else:
             state.forget(name)
-        if obj is not None and core.unused(obj):
-            await core.dispose(obj)
-        # also where it only took an op back: after a kill the name would be there again
-        await core.journal.post().written()
+        return op, obj
 
     def _detach(
         self, state: DirectoryState, name: Name, node: Node
@@ -229,7 +241,8 @@ class Names:
             return
         if node.directory is not None and self._tree.is_within(new.id, node.directory):
             raise OSError(errno.EINVAL, "cannot move a directory into itself")
-        op = self._move(old, old_name, new, new_name, node, target)
+        with self._core.step():
+            op = self._move(old, old_name, new, new_name, node, target)
         await self._core.journal.post().written()
         obj = node.object
         if op.kind in FOLDED and obj is not None and obj.content is not Content.NONE:
@@ -290,6 +303,7 @@ class Names:
         new.put(new_name, Entry(obj, op, there))
         node.names.discard((old.id, old_name))
         node.names.add((new.id, new_name))
+        self._tree.renamed(node)
         if node.directory is not None:
             self._tree.move_directory(self._tree.directories[node.directory], new.id, new_name)
         core.touch(old, op.changed_ns)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 
@@ -14,6 +15,11 @@ from tierfs.model import Attributes, Kind, Name, ObjectId, Op, Signature
 
 UNKNOWN_INODE = 0
 """There is something on the shared tier under the name, but its inode is not known."""
+
+
+REMEMBERED = frozenset({"lookups", "object", "shared", "names", "unlinked", "ctimes"})
+"""Fields of a node that outlive the process. Who changes `names` in place sets another of them in
+the same step, or tells `Tree.renamed`."""
 
 
 class Content(enum.Enum):
@@ -106,10 +112,13 @@ class Node:
         seen: signature of the shared file at the last open: the kernel's pages are of that state.
         ctimes: ctime of the shared entry that our own commit left, and the one to show for it: a
             commit is no change that an application made (tar would say that the file changed).
+        changed: collects the nodes of which something has to be remembered again: more than the
+            lookups?
     """
 
     ino: int
     kind: Kind
+    changed: dict[Node, bool] | None = None
     lookups: int = 0
     directory: ObjectId | None = None
     object: LocalObject | None = None
@@ -123,6 +132,14 @@ class Node:
     ctimes: tuple[int, int] | None = None
     handles: set[Handle] = field(default_factory=set)
     lock: trio.Lock = field(default_factory=trio.Lock)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name in REMEMBERED and self.changed is not None:
+            if name != "lookups":
+                self.changed[self] = True
+            else:
+                self.changed.setdefault(self, False)
 
     def a_name(self) -> tuple[ObjectId, Name] | None:
         """One of its names, None when it has none any more."""

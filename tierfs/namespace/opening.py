@@ -131,6 +131,12 @@ class Opening:
         if old is not None and self._core.unused(old):
             await self._core.dispose(old)
 
+    def put_again(self, node: Node) -> None:
+        """The content of a node that is open for writing will be sent."""
+        obj = node.object
+        if obj is not None and obj.writers and obj.put is None and not node.unlinked:
+            self._issue_put(node, obj)
+
     def _issue_put(self, node: Node, obj: LocalObject) -> None:
         name = node.a_name()
         if name is None:
@@ -193,6 +199,7 @@ class Opening:
             else:
                 node.backing = direct.open(obj.fd if obj is not None else handle.shared_fd)
         handle.backing = node.backing
+        self._core.memory.handle(handle)
         if direct.enabled and not handle.backing:
             handle.keep_cache = False  # the kernel may have written past these pages before
         if handle.backing and handle.writable and obj is not None and not obj.live:
@@ -209,7 +216,11 @@ class Opening:
             node.opened -= 1
             if node.opened == 0 and node.backing:
                 backing, node.backing = node.backing, 0
+                # written down first: what is closed must not be given out again
+                self._core.memory.handle(handle)
+                self._core.memory.flush()
                 self._core.direct.close(backing)
+            self._core.memory.handle(handle)
 
     async def truncate_object(self, obj: LocalObject, size: int) -> None:
         """Sets the size of what is open for writing."""

@@ -21,28 +21,38 @@ from tierfs.model import (
     OpState,
 )
 from tierfs.namespace.core import LINKS, Core
+from tierfs.namespace.known import Known
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location
 from tierfs.namespace.reach import find_targets
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
 
 
-def restore(core: Core, snapshot: JournalSnapshot) -> None:
-    """Rebuilds tree, backlog and places. Blocking: looks whether stubs have their object."""
+def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -> None:
+    """Rebuilds tree, backlog and places. Blocking: looks whether stubs have their object.
+
+    `known`: what the kernel knows, when the mount is an old one.
+    """
     _restore_directories(core, snapshot.directories)
     for record in snapshot.objects:
         content = Content.DATA if record.data else _stub_or_reference(core, record.id)
-        known = core.add_object(record.kind, content, record.id)
+        restored = core.add_object(record.kind, content, record.id)
         if content is Content.STUB:
-            known.committed_links = None
+            restored.committed_links = None
+    if known is not None:
+        known.place()
     for op in sorted(snapshot.ops, key=lambda op: op.number):
         obj = core.tree.objects.get(op.object)
         if obj is not None:
+            if known is None and op.state is OpState.CLOSED:
+                op.state = OpState.PENDING  # whoever had it open is gone with the old mount
             _restore_op(core, op, obj)
     for directory in snapshot.directories:
         if directory.inode is not None:
             location = Location(directory.parent, directory.name, directory.inode)
             core.tree.stands_at(directory.id, location, tagged=directory.tagged)
+    if known is not None:
+        known.join()
     find_targets(core)
     _drop_unneeded(core)
 
@@ -87,8 +97,6 @@ def _restore_op(core: Core, op: Op, obj: LocalObject) -> None:
     tree = core.tree
     if op.parent not in tree.directories:
         return
-    if op.state is OpState.CLOSED:
-        op.state = OpState.PENDING  # whoever had it open is gone with the old mount
     _locate(core, op, obj)
     op.scope = tree.scope(op.parent)
     op.path = (*tree.path(op.parent), op.name)

@@ -14,6 +14,9 @@ ROOT_INO = 1
 class Tree:
     """Nodes by number, by object and by shared inode; directories by id; objects by id.
 
+    `changed` collects the nodes that are to be remembered again, None while nothing is (see
+    `Memory`).
+
     `tagged` are the directories that carry their id on the shared tier: with another id there, an
     inode is another directory.
 
@@ -34,6 +37,7 @@ class Tree:
         self.objects: dict[ObjectId, LocalObject] = {}
         self.tagged: set[ObjectId] = set()
         self._nodeless: dict[int, ObjectId] = {}
+        self.changed: dict[Node, bool] | None = None
         self.directories[ROOT] = DirectoryState(ROOT, None, b"", pins=1)
         root = Node(ROOT_INO, Kind.DIRECTORY, lookups=1, directory=ROOT)
         self.nodes[ROOT_INO] = self.by_object[ROOT] = self.by_shared[root_inode] = root
@@ -82,7 +86,7 @@ class Tree:
         """The node that `obj` answers for, made when the kernel does not know it yet."""
         node = self.by_object.get(obj.id)
         if node is None:
-            node = Node(int(obj.id), obj.kind, object=obj)
+            node = Node(int(obj.id), obj.kind, self.changed, object=obj)
             if obj.kind is Kind.DIRECTORY:
                 node.directory = obj.id
             self.nodes[node.ino] = self.by_object[obj.id] = node
@@ -128,7 +132,7 @@ class Tree:
         if ino in self.nodes or ino <= ROOT_INO:
             ino = int(new_object_id())
             self.aliases[location.inode] = ino
-        node = Node(ino, kind)
+        node = Node(ino, kind, self.changed)
         if kind is Kind.DIRECTORY:
             node.directory = directory_id or new_object_id()
             if directory_id is not None and directory_id != known:
@@ -195,7 +199,9 @@ class Tree:
 
         The kernel learns the new number when it looks the name up again.
         """
-        fresh = Node(int(new_object_id()), node.kind, names=node.names, ctimes=node.ctimes)
+        fresh = Node(
+            int(new_object_id()), node.kind, self.changed, names=node.names, ctimes=node.ctimes
+        )
         self.nodes[fresh.ino] = fresh
         node.names = set()
         obj = self.switch_object(node, None)
@@ -206,6 +212,11 @@ class Tree:
         if location is not None:
             self.committed(fresh, location)
         return fresh
+
+    def renamed(self, node: Node) -> None:
+        """The names of `node` were changed in place."""
+        if self.changed is not None:
+            self.changed[node] = True
 
     def forget(self, ino: int, count: int) -> LocalObject | None:
         """The kernel forgets `count` lookups; returns an object that this leaves unused."""

@@ -1,0 +1,169 @@
+"""What a worker gets from the one before it, and leaves to the next: a log and descriptors.
+
+The log lies beside the control socket, in memory; it is written without fsync, since it must
+survive the process only. It is made anew when it has grown, and at each start.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.memory import HANDLE
+from tierfs.namespace.remembered import Remembered
+from tierfs.supervisor.link import Link
+
+LOG_FILE = "session.log"
+DEVICE = "device"
+"""The name under which the supervisor keeps /dev/fuse."""
+
+BEAT_SECONDS = 0.5
+LOOK_SECONDS = 5.0
+GROWN_BYTES = 4 << 20
+GROWN_TIMES = 4
+"""The log is made anew when it is larger than both: bytes, and times its size when it was new."""
+
+PIECE = 200
+"""Lines that are written without letting others run."""
+
+
+class SessionLog:
+    """The file that `Memory` writes to.
+
+    While it is made anew, what is appended goes to the old and to the new one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOG_FILE
+        self._fds: list[int] = []
+        self._size = self._new_size = 0
+
+    def read(self) -> list[bytes]:
+        """The lines that an earlier worker wrote."""
+        with self._path.open("rb") as file:
+            return file.readlines()
+
+    def append(self, lines: bytes) -> None:
+        """Writes whole lines. OSError: then the log is not to be trusted."""
+        for fd in self._fds:
+            _write_all(fd, lines)
+        self._size += len(lines)
+
+    def begin(self) -> None:
+        """A new log is made beside the old one, if there is one."""
+        draft = os.fspath(self._path) + ".new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._fds.append(os.open(draft, flags, 0o600))
+        self._size = 0
+
+    def write_new(self, lines: bytes) -> None:
+        """Writes lines to the new log alone."""
+        _write_all(self._fds[-1], lines)
+        self._size += len(lines)
+
+    def finish(self) -> None:
+        """The new log is complete: it takes the old one's place."""
+        os.replace(os.fspath(self._path) + ".new", self._path)
+        for fd in self._fds[:-1]:
+            os.close(fd)
+        del self._fds[:-1]
+        self._new_size = self._size
+
+    def has_grown(self) -> bool:
+        """Whether it is worth while to make it anew."""
+        return self._size > max(GROWN_BYTES, GROWN_TIMES * self._new_size)
+
+    def remove(self) -> None:
+        """The mount is gone, and with it what the kernel knew."""
+        self._path.unlink(missing_ok=True)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+@dataclass(slots=True)
+class Succession:
+    """The place of this worker among those of the mount.
+
+    Attributes:
+        device: /dev/fuse of the mount, None for the first worker.
+        remembered: what the kernel knows of the mount.
+    """
+
+    link: Link
+    log: SessionLog
+    device: int | None
+    remembered: Remembered
+
+    @classmethod
+    def of(cls, link: Link, directory: Path) -> Succession:
+        """Reads what an earlier worker left; ValueError when it makes no sense."""
+        log = SessionLog(directory)
+        device = link.kept.pop(DEVICE, None)
+        remembered = Remembered.read(log.read()) if device is not None else Remembered()
+        return cls(link, log, device, remembered)
+
+    def descriptors(self) -> dict[int, int]:
+        """The kept descriptors of files on the shared tier, by the number of their open file."""
+        kept = {int(name.removeprefix(HANDLE)): fd for name, fd in self.link.kept.items()}
+        self.link.kept.clear()
+        for number in kept.keys() - self.remembered.handles.keys():
+            os.close(kept.pop(number))
+            self.link.drop(f"{HANDLE}{number}")
+        return kept
+
+    def begin(self, fs: FileSystem) -> None:
+        """From now on all that changes is written down. Before anything is taken up."""
+        known = self.remembered
+        self.log.begin()
+        top = (known.highest_handle, known.highest_listing, known.highest_backing)
+        fs.core.memory.remember(self.log, self.link, top)
+        if known.init:
+            fs.core.memory.init(known.init)
+
+    def begun(self, fs: FileSystem) -> None:
+        """What was taken up is written down, too."""
+        memory = fs.core.memory
+        memory.flush()
+        self._write(list(memory.everything(fs.listings.all)))
+        self.log.finish()
+
+    async def run(self, fs: FileSystem) -> None:
+        """Shows that the loop turns, and keeps the log small; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._beat)
+            nursery.start_soon(self._keep_small, fs)
+
+    async def _beat(self) -> None:
+        while True:
+            self.link.beat()
+            await trio.sleep(BEAT_SECONDS)
+
+    async def _keep_small(self, fs: FileSystem) -> None:
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            if self.log.has_grown():
+                await self.renew(fs)
+
+    async def renew(self, fs: FileSystem) -> None:
+        """Makes the log anew, piece by piece."""
+        self.log.begin()
+        lines: list[str] = []
+        for line in fs.core.memory.everything(fs.listings.all):
+            lines.append(line)
+            if len(lines) == PIECE:
+                self._write(lines)
+                await trio.lowlevel.checkpoint()
+        self._write(lines)
+        self.log.finish()
+
+    def _write(self, lines: list[str]) -> None:
+        self.log.write_new("".join(f"{line}\n" for line in lines).encode())
+        lines.clear()

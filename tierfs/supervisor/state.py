@@ -1,0 +1,54 @@
+"""What a supervisor tells of itself, in a file beside the control socket."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_FILE = "supervisor.json"
+
+STARTING, RUNNING, FAILED = "starting", "running", "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The state of a mount that has a supervisor.
+
+    Attributes:
+        state: starting, running, or failed: workers ended again and again, the mount answers EIO.
+        generation: counts the workers that were started.
+        restarts: how many of them were started in place of one that ended.
+        error: why the last one ended, empty if none has.
+    """
+
+    pid: int
+    worker_pid: int
+    state: str
+    generation: int
+    restarts: int
+    error: str
+
+
+def write_state(directory: Path, state: State) -> None:
+    """Puts `state` into `directory` in one step."""
+    draft = directory / f".{STATE_FILE}.{os.getpid()}"
+    draft.write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+    draft.chmod(0o644)
+    draft.replace(directory / STATE_FILE)
+
+
+def remove_state(directory: Path) -> None:
+    """The mount ended in good order."""
+    (directory / STATE_FILE).unlink(missing_ok=True)
+
+
+def read_state(directory: Path) -> State | None:
+    """The state of the mount with runtime directory `directory`; None if it has no supervisor."""
+    try:
+        state = State(**json.loads((directory / STATE_FILE).read_text(encoding="utf-8")))
+        os.kill(state.pid, 0)
+    except (OSError, TypeError, ValueError):
+        return None
+    return state

@@ -1,0 +1,221 @@
+"""Keeps one mount served: starts a worker, watches it, starts the next one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tierfs.supervisor import refuser
+from tierfs.supervisor.link import LEFT
+from tierfs.supervisor.state import FAILED, RUNNING, STARTING, State, remove_state, write_state
+from tierfs.supervisor.worker import Worker, wait_readable
+
+log = logging.getLogger(__name__)
+
+DEVICE = "device"
+"""The name under which a worker hands over its /dev/fuse."""
+
+SILENCE_SECONDS = 10.0
+"""A worker says something twice a second; after this time without a word it is replaced."""
+
+START_SECONDS = 120.0
+"""How long a worker has to become ready: its tiers may be slow."""
+
+LEAVE_SECONDS = 5.0
+"""How long a worker that is to make room may finish what it does; then it is killed, which does
+no harm."""
+
+SHORT_LIFE_SECONDS = 1.0
+GIVE_UP_AFTER = 6
+"""So many workers in a row that were ready for less than SHORT_LIFE_SECONDS: the next would be
+no better."""
+
+FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
+"""Between such workers, doubled each time. After one that had worked the next comes at once."""
+
+
+class Supervisor:
+    """One mount.
+
+    `command` starts a worker; `directory` is the runtime directory of the mount; `say` tells the
+    one who mounts, once, "ok" or why not.
+    """
+
+    def __init__(self, command: list[str], directory: Path, say: Callable[[str], None]) -> None:
+        self._command = command
+        self._directory = directory
+        self._say = say
+        self._kept: dict[str, int] = {}
+        self._generation = 0
+        self._short_lives = 0
+        self._ever_ready = False
+        self._error = ""
+        self._left: list[Worker] = []
+        self._asked: set[int] = set()
+        self._wakeup = self._catch_signals()
+
+    def _catch_signals(self) -> int:
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, _: self._asked.add(number))
+        return reader
+
+    # -- the life of the mount -------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until the mount is gone; the exit code."""
+        while True:
+            worker = self._start()
+            code = self._watch(worker)
+            if code == 0:
+                remove_state(self._directory)
+                return 0
+            if not self._ever_ready:
+                self._say(worker.refused or f"the daemon ended with code {code}; see the log")
+                remove_state(self._directory)
+                return 1
+            if self._may_end() or not self._go_on(worker, code):
+                remove_state(self._directory)
+                return 0
+
+    def _start(self) -> Worker:
+        self._generation += 1
+        worker = Worker(self._command, self._kept, self._generation - 1)
+        self._write_state(STARTING, worker.pid)
+        return worker
+
+    def _watch(self, worker: Worker) -> int | None:
+        """Listens to a worker until it has ended; its exit code, None if it does not even end."""
+        leave_by = 0.0
+        while True:
+            wait_readable([worker.end, worker.pidfd, self._wakeup], 1.0)
+            self._listen(worker)
+            self._drain_wakeup()
+            if worker.exit_code() is not None or worker.silenced:
+                break
+            if self._asked & {signal.SIGTERM, signal.SIGINT}:
+                self._asked.clear()
+                worker.signal(signal.SIGTERM)
+            if signal.SIGHUP in self._asked and worker.ready_at:
+                self._asked.discard(signal.SIGHUP)
+                worker.signal(signal.SIGHUP)
+                leave_by = time.monotonic() + LEAVE_SECONDS
+            self._end_if_silent(worker, leave_by)
+        self._listen(worker)
+        code = worker.exit_code()
+        if code is None:
+            self._left.append(worker)
+        else:
+            worker.close()
+        return code
+
+    def _listen(self, worker: Worker) -> None:
+        for message, fd in worker.messages():
+            if fd is not None:
+                self._drop(message["keep"])
+                self._kept[message["keep"]] = fd
+            elif "drop" in message:
+                self._drop(message["drop"])
+            elif "refused" in message:
+                worker.refused = str(message["refused"])
+            elif "ready" in message:
+                worker.ready_at = time.monotonic()
+                self._ever_ready = True
+                self._write_state(RUNNING, worker.pid)
+                self._say("ok")
+
+    def _end_if_silent(self, worker: Worker, leave_by: float) -> None:
+        now = time.monotonic()
+        if leave_by and now > leave_by:
+            reason = f"it did not make room within {LEAVE_SECONDS:.0f} s"
+        elif worker.ready_at and now - worker.heard_at > SILENCE_SECONDS:
+            reason = f"it has not answered for {SILENCE_SECONDS:.0f} s"
+        elif not worker.ready_at and now - worker.started_at > START_SECONDS:
+            reason = f"it was not ready after {START_SECONDS:.0f} s"
+        else:
+            return
+        log.error("worker %d is replaced: %s", worker.pid, reason)
+        worker.refused = worker.refused or reason
+        worker.silenced = True
+        worker.kill()
+
+    # -- between two workers ---------------------------------------------------------------------
+
+    def _may_end(self) -> bool:
+        """Whether there is nothing to go on with, or somebody asked for the end."""
+        return DEVICE not in self._kept or bool(self._asked & {signal.SIGTERM, signal.SIGINT})
+
+    def _go_on(self, worker: Worker, code: int | None) -> bool:
+        """Waits until the next worker may start; False when the mount is gone."""
+        self._reap()
+        if code == LEFT:
+            log.info("worker %d made room for the next one", worker.pid)
+            return True
+        self._error = worker.refused or _ending(code)
+        log.warning("worker %d ended (%s); the next one takes over", worker.pid, self._error)
+        lived = time.monotonic() - worker.ready_at if worker.ready_at else 0.0
+        if lived >= SHORT_LIFE_SECONDS:
+            self._short_lives = 0
+            return True
+        self._short_lives += 1
+        if self._short_lives >= GIVE_UP_AFTER:
+            return self._refuse_until_asked()
+        wait_readable([self._wakeup], min(LAST_PAUSE, FIRST_PAUSE * 2 ** (self._short_lives - 1)))
+        return True
+
+    def _refuse_until_asked(self) -> bool:
+        """The mount answers EIO until a reload is asked for; False when it is gone by then."""
+        log.critical(
+            "%s: %d workers in a row ended at once (%s). The mount answers EIO now; what was "
+            "closed is in the local tier. Mend it, then: tierfs reload",
+            self._directory.name, self._short_lives, self._error,
+        )  # fmt: skip
+        self._write_state(FAILED, 0)
+        device = self._kept[DEVICE]
+        refuser.ask_again(device)
+        while refuser.refuse_all(device):
+            wait_readable([device, self._wakeup], 60.0)
+            self._drain_wakeup()
+            if self._asked & {signal.SIGTERM, signal.SIGINT}:
+                return False
+            if signal.SIGHUP in self._asked:
+                self._asked.clear()
+                self._short_lives = 0
+                return True
+        return False
+
+    def _reap(self) -> None:
+        for worker in [worker for worker in self._left if worker.exit_code() is not None]:
+            self._left.remove(worker)
+            worker.close()
+
+    def _drop(self, name: str) -> None:
+        fd = self._kept.pop(name, None)
+        if fd is not None:
+            os.close(fd)
+
+    def _drain_wakeup(self) -> None:
+        try:
+            os.read(self._wakeup, 4096)
+        except BlockingIOError:
+            return
+
+    def _write_state(self, state: str, worker_pid: int) -> None:
+        write_state(
+            self._directory,
+            State(
+                pid=os.getpid(), worker_pid=worker_pid, state=state, generation=self._generation,
+                restarts=self._generation - 1, error=self._error,
+            ),
+        )  # fmt: skip
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "it hangs in the kernel"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,90 @@
+"""One worker process: started, listened to, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+
+from tierfs.supervisor import link
+
+REAP_SECONDS = 2.0
+"""How long a killed worker is waited for: one that hangs in the kernel may never end."""
+
+
+class Worker:
+    """A running worker.
+
+    Attributes:
+        end: our end of the link.
+        ready_at: when it said that the mount answers (time.monotonic), 0.0 before.
+        heard_at: when it last said anything.
+        refused: its own word why it does not start, "" if it gave none.
+        silenced: it was killed because it did not answer.
+    """
+
+    def __init__(self, command: list[str], kept: Mapping[str, int], restarts: int) -> None:
+        """Starts `command` with ``--link-fd N`` added, and hands it `kept`."""
+        self.end, theirs = link.pair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, "--link-fd", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd="/",
+            )  # fmt: skip
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self.ready_at = 0.0
+        self.started_at = self.heard_at = time.monotonic()
+        self.refused = ""
+        self.silenced = False
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for name, fd in kept.items():
+                link.send(self.end, {"kept": name}, fd)
+            link.send(self.end, {"restarts": restarts})
+        self.end.setblocking(False)
+
+    def messages(self) -> Iterable[tuple[link.Message, int | None]]:
+        """What it has said since the last time."""
+        with contextlib.suppress(BlockingIOError):
+            while (said := link.receive(self.end)) is not None:
+                self.heard_at = time.monotonic()
+                yield said
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def kill(self) -> None:
+        """Ends it; returns when it has ended or hangs in the kernel."""
+        self.signal(signal.SIGKILL)
+        select.select([self.pidfd], [], [], REAP_SECONDS)
+
+    def exit_code(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs (or hangs)."""
+        return self._process.poll()
+
+    def close(self) -> None:
+        """Lets go of the descriptors that belong to it."""
+        self.end.close()
+        os.close(self.pidfd)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Closes descriptors."""
+    for fd in fds:
+        os.close(fd)
+
+
+def wait_readable(fds: Iterable[int | socket.socket], seconds: float) -> list[int | socket.socket]:
+    """Which of `fds` have something to say within `seconds`."""
+    poll = select.poll()
+    numbers = {fd if isinstance(fd, int) else fd.fileno(): fd for fd in fds}
+    for number in numbers:
+        poll.register(number, select.POLLIN)
+    return [numbers[number] for number, _ in poll.poll(seconds * 1000)]
