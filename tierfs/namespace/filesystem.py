@@ -68,7 +68,7 @@ class FileSystem:
         self.core.writeback = writeback
         known = Known(self.core, remembered, fds)
         restore(self.core, snapshot, known)
-        self.files.restore(known.handles(), remembered.highest_handle)
+        self.files.restore(known.handles, remembered.highest_handle)
         self.listings.restore(remembered.listings.values(), remembered.highest_listing)
         opened = {
             op.object for op in snapshot.ops

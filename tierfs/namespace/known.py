@@ -19,6 +19,9 @@ class Known:
 
     `fds` are the descriptors of files that are read from the shared tier, by handle: they may have
     no name any more.
+
+    Attributes:
+        handles: the open files, with descriptors; known after `join`.
     """
 
     def __init__(self, core: Core, remembered: Remembered, fds: dict[int, int]) -> None:
@@ -26,6 +29,7 @@ class Known:
         self._tree = core.tree
         self._remembered = remembered
         self._fds = fds
+        self.handles: list[Handle] = []
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -99,7 +103,9 @@ class Known:
         return True
 
     def join(self) -> None:
-        """After the journal's ops: a node whose object was not journaled in time keeps its name."""
+        """After the journal's ops: open files; and a node whose object was not journaled in time
+        keeps its name."""
+        self._open_handles()
         for known in self._remembered.nodes.values():
             node = self._tree.nodes.get(known.ino)
             if node is None or node.object is not None or node.unlinked:
@@ -121,19 +127,16 @@ class Known:
 
     # -- open files --------------------------------------------------------------------------------
 
-    def handles(self) -> list[Handle]:
-        """The open files, with descriptors."""
-        found = []
+    def _open_handles(self) -> None:
         for known in self._remembered.handles.values():
             node = self._tree.nodes.get(known.ino)
             if node is None:
                 log.error("open file %d is of an unknown node %d", known.number, known.ino)
                 continue
             try:
-                found.append(self._handle(known, node))
+                self.handles.append(self._handle(known, node))
             except OSError as error:
                 log.error("open file %d cannot be opened again: %s", known.number, error)
-        return found
 
     def _handle(self, known: KnownHandle, node: Node) -> Handle:
         handle = Handle(

@@ -59,10 +59,17 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
 
 def _drop_unneeded(core: Core) -> None:
     """Objects whose last op ended just before the daemon did; the orphan sweep takes the files."""
-    idle = [obj.id for obj in core.tree.objects.values() if not obj.pending and not obj.users]
-    for object_id in idle:
-        del core.tree.objects[object_id]
-    core.journal.apply(*(DropObject(object_id) for object_id in idle))
+    tree = core.tree
+    idle = []
+    for obj in [obj for obj in tree.objects.values() if not obj.pending and not obj.users]:
+        node = tree.by_object.get(obj.id)
+        if node is not None and node.object is obj:
+            if node.shared is None and node.lookups:
+                continue  # it has no name any more, and the kernel still asks for it
+            tree.switch_object(node, None)
+        del tree.objects[obj.id]
+        idle.append(DropObject(obj.id))
+    core.journal.apply(*idle)
 
 
 def _stub_or_reference(core: Core, object_id: ObjectId) -> Content:

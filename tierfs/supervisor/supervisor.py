@@ -159,7 +159,8 @@ class Supervisor:
         self._error = worker.refused or _ending(code)
         log.warning("worker %d ended (%s); the next one takes over", worker.pid, self._error)
         lived = time.monotonic() - worker.ready_at if worker.ready_at else 0.0
-        if lived >= SHORT_LIFE_SECONDS:
+        killed = code == -signal.SIGKILL and worker.ready_at > 0
+        if lived >= SHORT_LIFE_SECONDS or killed:  # killed by somebody: it did not fail by itself
             self._short_lives = 0
             return True
         self._short_lives += 1
