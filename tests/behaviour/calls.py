@@ -39,9 +39,11 @@ class Calls(abc.ABC):
 
     Attributes:
         shared: the directory of the case on the shared tier.
+        settles_here: `pause` brings everything to the shared tier.
     """
 
     shared: Path
+    settles_here = False
 
     @abc.abstractmethod
     def open(self, path: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int: ...
@@ -106,7 +108,9 @@ class Calls(abc.ABC):
         """The kernel forgets all that nobody has open."""
 
     def pause(self) -> None:
-        """Where a case is as interesting on committed state: the fixture may settle here."""
+        """Where a case is as interesting on committed state: settles if the side is for that."""
+        if self.settles_here:
+            self.settle()
 
     # -- what is made of them --------------------------------------------------------------------
 
@@ -285,6 +289,5 @@ def error_of(call: Callable[..., object], *arguments: object) -> str | None:
     try:
         call(*arguments)
     except OSError as error:
-        assert error.errno is not None
-        return errno.errorcode[error.errno]
+        return errno.errorcode[error.errno or 0]
     return None

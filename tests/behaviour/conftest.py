@@ -95,8 +95,7 @@ def fs(request: pytest.FixtureRequest) -> Iterator[Calls]:
         if not node.is_mounted():
             node.start()
         calls = Mounted(node, _folder(request))
-    if state == "committed":
-        calls.pause = calls.settle  # type: ignore[method-assign]
+    calls.settles_here = state == "committed"
     yield calls
     if isinstance(calls, Direct):
         check_restarts(calls)

@@ -155,7 +155,8 @@ class Direct(Calls):
     async def _settle(self) -> None:
         while ops := [op for op in self.rooms.backlog.under(ROOT) if op.state is not OpState.OPEN]:
             result = await self.rooms.writeback.wait(ops)
-            assert not (result.stuck or result.dropped or result.held), result
+            unexpected = [*result.stuck, *result.dropped, *result.held]
+            assert not unexpected
 
     def drop_caches(self) -> None:
         self.run_sync(self._forget_unused)
@@ -291,9 +292,7 @@ class Direct(Calls):
 
     def ftruncate(self, fd: int, size: int) -> None:
         opened = self._fds[fd]
-        self.run(
-            self.fs.attributes.setattr, opened.node, Changes(size=size), opened.handle, CALLER
-        )
+        self.run(self.fs.attributes.setattr, opened.node, Changes(size=size), opened.handle, CALLER)
 
     # -- names ---------------------------------------------------------------------------------
 

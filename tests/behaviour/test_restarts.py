@@ -38,7 +38,8 @@ def _known(machine: Machine) -> st.SearchStrategy[str]:
 
 
 def _fresh(machine: Machine) -> st.SearchStrategy[str]:
-    places = ["", *sorted(path + "/" for path in machine.model.at if machine.model.is_directory(path))]
+    model = machine.model
+    places = ["", *sorted(path + "/" for path in model.at if model.is_directory(path))]
     return st.builds("".join, st.tuples(st.sampled_from(places), NAMES))
 
 
@@ -147,9 +148,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
-        local, shared = (
-            Path(tempfile.mkdtemp(dir=device.mountpoint)) for device in self.devices
-        )
+        local, shared = (Path(tempfile.mkdtemp(dir=device.mountpoint)) for device in self.devices)
         self.folders = local, shared
         self.direct = Logged(local, shared)
         self.direct.start(held=True)
@@ -243,13 +242,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(path=KNOWN, mode=st.sampled_from([0o600, 0o640, 0o755]))
     def chmod(self, path: str, mode: int) -> None:
-        if self.model.is_file(path) or path in self.model.at and self.model.is_directory(path):
+        if self.model.is_file(path) or (path in self.model.at and self.model.is_directory(path)):
             self.direct.chmod(path, mode)
             self.model.at[path].mode = mode
 
     @rule(path=KNOWN, value=st.binary(min_size=1, max_size=2))
     def set_xattr(self, path: str, value: bytes) -> None:
-        if self.model.is_file(path) or path in self.model.at and self.model.is_directory(path):
+        if self.model.is_file(path) or (path in self.model.at and self.model.is_directory(path)):
             self.direct.setxattr(path, "user.x", value)
             self.model.at[path].xattrs["user.x"] = value
 
@@ -334,6 +333,20 @@ def test_links_of_a_committed_file_after_a_restart(direct: Direct) -> None:
     assert [direct.stat(name).nlink for name in "abc"] == [3, 3, 3]
     direct.unlink("b")
     assert direct.stat("a").nlink == 2
+
+
+def test_pending_link_that_was_renamed_over_counts_no_more(
+    make_direct: Callable[..., Direct],
+) -> None:
+    direct = make_direct(held=True)
+    direct.write_file("a", b"one")
+    direct.link("a", "b")
+    direct.write_file("c", b"two")
+    direct.rename("c", "a")
+    direct.restart(held=True)
+    assert (direct.stat("a").nlink, direct.stat("b").nlink) == (1, 1)
+    direct.settle()
+    assert (direct.read_file("a"), direct.read_file("b")) == (b"two", b"one")
 
 
 @pytest.mark.slow

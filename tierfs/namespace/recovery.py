@@ -22,7 +22,7 @@ from tierfs.model import (
 )
 from tierfs.namespace.core import LINKS, Core
 from tierfs.namespace.known import Known
-from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location
+from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location, Node
 from tierfs.namespace.reach import find_targets
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
@@ -145,10 +145,10 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
         shared_inode = op.base_inode
     if op.changed_ns:
         core.touch(state, op.changed_ns)
+    if before is not None and before.object is not None and before.object is not obj:
+        _lose_name(tree.node_of_object(before.object), op)
     if op.kind in TAKES:
-        node.names.discard((op.parent, op.name))
-        if not node.names and node.shared is None:
-            node.unlinked = True  # a committed file may have names that no op speaks of
+        _lose_name(node, op)
         if op.kind is OpKind.RMDIR and op.object in tree.directories:
             tree.directories[op.object].removed = True
         state.put(op.name, Entry(None, op, shared_inode))
@@ -160,6 +160,13 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
         core.pending_directory(op.object, op.parent, op.name)
     if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
         _leave_source(core, op, obj, op.parent2, op.name2)
+
+
+def _lose_name(node: Node, op: Op) -> None:
+    """The name of `op` is another's now, or nobody's."""
+    node.names.discard((op.parent, op.name))
+    if not node.names and node.shared is None:
+        node.unlinked = True  # a committed file may have names that no op speaks of
 
 
 def _leave_source(core: Core, op: Op, obj: LocalObject, parent: ObjectId, name: Name) -> None:
