@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measure tierfs against native XFS and against cp + sha256sum + mv, in one run on one machine.
 
-    bench/run.py [--shards N] [--size MIB] [--rounds N] [--images DIR] [--json FILE]
+    bench/run.py [--shards N] [--size MIB] [--rounds N] [--modes passthrough daemon]
+                 [--images DIR] [--json FILE]
 
 Both tiers are XFS file systems on loop devices. Every measurement alternates native and mount, and
 the best round of each counts: what disturbs a round only makes it slower. Needs root.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import sys
 import tempfile
@@ -24,6 +26,9 @@ from bench import measures
 from tests.harness import LoopDevice, Node
 
 MIB = 1 << 20
+PASSTHROUGH = "passthrough"
+MODES = (PASSTHROUGH, "daemon")
+"""Whether the kernel reads and writes open files itself, or the daemon does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +46,25 @@ class Row:
 class Bench:
     """The two tiers, a saving node and a reading node, and the measurements on them."""
 
-    def __init__(self, options: argparse.Namespace, local: LoopDevice, shared: LoopDevice) -> None:
+    def __init__(
+        self, options: argparse.Namespace, local: LoopDevice, shared: LoopDevice, mode: str
+    ) -> None:
+        self.mode = mode
         self.rounds: int = options.rounds
         self.size = options.size * MIB
         self.writers: int = options.writers
         self.names = measures.shard_names(options.shards)
         self.total_mib = options.size * options.shards
-        self.data = os.urandom(16 * MIB)
-        self.native = local.mountpoint / "native"
-        self.shared = shared.mountpoint / "tier"
-        self.script = shared.mountpoint / "script"
+        self.data = memoryview(mmap.mmap(-1, 16 * MIB))  # aligned, for O_DIRECT
+        self.data[:] = os.urandom(16 * MIB)
+        self.native = local.mountpoint / f"native-{mode}"
+        self.shared = shared.mountpoint / f"tier-{mode}"
+        self.script = shared.mountpoint / f"script-{mode}"
         for directory in (self.native, self.shared, self.script):
             directory.mkdir()
-        self.node = Node(local.mountpoint, self.shared, "saver").start()
-        self.reader = Node(local.mountpoint, self.shared, "reader").start()
+        words = [] if mode == PASSTHROUGH else ["--no-passthrough"]
+        self.node = Node(local.mountpoint, self.shared, f"saver-{mode}").start(*words)
+        self.reader = Node(local.mountpoint, self.shared, f"reader-{mode}").start(*words)
 
     def close(self) -> None:
         """Unmount both nodes."""
@@ -64,7 +74,34 @@ class Bench:
     def run(self) -> list[Row]:
         """Every measurement, in an order that needs the least space."""
         self._touch_memory()
-        return [*self._saves(), *self._reads(), self._small()]
+        saves, reads = self._saves(), self._reads()
+        self._clear()
+        return [*saves, *self._other_saves(), *reads, self._small()]
+
+    def _clear(self) -> None:
+        measures.remove(self.native / "step")
+        measures.remove(self.node.mount / f"step_{self.rounds - 1}")
+        self.node.settle(timeout=600)
+
+    def _other_saves(self) -> list[Row]:
+        rows = []
+        ways = [("O_DIRECT", measures.write_direct), ("mmap", measures.write_mapped)]
+        for what, write in ways:
+            native, mount = [], []
+            for _ in range(self.rounds):
+                for directory, times in ((self.native, native), (self.node.mount, mount)):
+                    os.sync()
+                    times.append(
+                        measures.save_burst(
+                            directory / "way", self.names, self.size, self.writers, self.data, write
+                        )
+                    )
+                    measures.remove(directory / "way")
+                self.node.settle(timeout=600)
+            rows.append(
+                self._throughput(f"save burst, {what}", min(native), min(mount), "at most 1.05")
+            )
+        return rows
 
     def _touch_memory(self) -> None:
         """The first use of a page of a new machine is several times slower than the next."""
@@ -109,9 +146,12 @@ class Bench:
     def _reads(self) -> list[Row]:
         step = f"step_{self.rounds - 1}"
         native, warm, direct, through = [], [], [], []
+        native_mapped, mapped = [], []
         for _ in range(self.rounds + 1):  # the first round fills the caches
             native.append(measures.read_all(self.native / "step", self.names))
             warm.append(measures.read_all(self.node.mount / step, self.names))
+            native_mapped.append(measures.read_mapped(self.native / "step", self.names))
+            mapped.append(measures.read_mapped(self.node.mount / step, self.names))
         for _ in range(self.rounds):
             for name in self.names:
                 measures.drop_from_cache(self.shared / step / name)
@@ -122,6 +162,7 @@ class Bench:
             through.append(measures.read_all(self.reader.mount / step, self.names))
         return [
             self._throughput("warm read", min(native), min(warm), "at most 1.05"),
+            self._throughput("warm read, mmap", min(native_mapped), min(mapped), "at most 1.05"),
             self._throughput("fall-through read", min(direct), min(through), "at most 1.05"),
         ]
 
@@ -134,20 +175,20 @@ class Bench:
             self.node.settle(timeout=600)
         one, other = (1e6 * min(times) / count for times in (native, mount))
         return Row(
-            "small file: create, write, close", one, other, "µs", other / one,
+            f"{self.mode}: small file: create, write, close", one, other, "µs", other / one,
             f"≤ 150 µs over native (here {other - one:.0f})",
         )  # fmt: skip
 
     def _throughput(self, what: str, native: float, mount: float, target: str) -> Row:
         rates = (self.total_mib / seconds for seconds in (native, mount))
-        return Row(what, *rates, "MiB/s", mount / native, target)
+        return Row(f"{self.mode}: {what}", *rates, "MiB/s", mount / native, target)
 
 
 def table(rows: list[Row]) -> str:
     """The rows for people."""
-    lines = [f"{'':34}{'native':>10}{'tierfs':>10}        {'ratio':>7}  target of the ratio"]
+    lines = [f"{'':46}{'native':>10}{'tierfs':>10}        {'ratio':>7}  target of the ratio"]
     lines += [
-        f"{row.what:34}{row.native:10.0f}{row.tierfs:10.0f} {row.unit:6} {row.ratio:7.2f}"
+        f"{row.what:46}{row.native:10.0f}{row.tierfs:10.0f} {row.unit:6} {row.ratio:7.2f}"
         f"  {row.target}"
         for row in rows
     ]
@@ -163,6 +204,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=256, help="MiB a shard")
     parser.add_argument("--writers", type=int, default=2, help="shards written at once")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--images", type=Path, help="where the images go (default: memory)")
     parser.add_argument("--json", type=Path, help="write the table as JSON too")
     return parser.parse_args()
@@ -176,11 +218,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tierfs-bench-", dir=images) as folder:
         root = Path(folder)
         with LoopDevice(root, "local", space) as local, LoopDevice(root, "shared", space) as shared:
-            bench = Bench(chosen, local, shared)
-            try:
-                rows = bench.run()
-            finally:
-                bench.close()
+            rows = []
+            for mode in chosen.modes:
+                bench = Bench(chosen, local, shared, mode)
+                try:
+                    rows += bench.run()
+                finally:
+                    bench.close()
+                measures.remove(bench.shared)
+                measures.remove(bench.node.root)
     print(table(rows))
     if chosen.json:
         facts = {"shards": chosen.shards, "size_mib": chosen.size, "kernel": os.uname().release}
