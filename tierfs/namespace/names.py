@@ -9,7 +9,7 @@ import trio
 
 from tierfs.model import Kind, Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.namespace.callers import Caller
-from tierfs.namespace.core import Core
+from tierfs.namespace.core import Core, file_time_ns
 from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.listing import Listings
@@ -172,6 +172,8 @@ class Names:
             op, obj = self._take_away(kind, state, name, node)
         if op is not None:
             core.writeback.submit(op)
+        else:
+            await self._keep_time(state)
         if obj is not None and core.unused(obj):
             await core.dispose(obj)
         await core.journal.post().written()
@@ -194,7 +196,21 @@ class Names:
             state.put(name, Entry(None, op, shared_inode))
         else:
             state.forget(name)
+            core.touch(state, file_time_ns())
         return op, obj
+
+    async def _keep_time(self, state: DirectoryState) -> None:
+        """No op will give `state` the time of a change: its own object does, if it has one."""
+        core, obj = self._core, self._tree.objects.get(state.id)
+        if obj is None or obj.content is Content.NONE:
+            return
+        changed_ns = state.changed_ns
+        with core.holding(obj):
+            await core.local(lambda: core.store.set_attributes(obj.id, mtime_ns=changed_ns))
+        obj.changed()
+        maker = core.backlog.of_object(obj.id)
+        if maker is not None and maker.kind is OpKind.MKDIR and maker.phase is not Phase.PUBLISHING:
+            maker.attr_version += 1
 
     def _detach(
         self, state: DirectoryState, name: Name, node: Node
