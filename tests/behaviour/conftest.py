@@ -11,7 +11,7 @@ import pytest
 from tests.behaviour.calls import Calls, OsCalls
 from tests.behaviour.direct import Direct
 from tests.harness import LoopDevice, Node
-from tierfs.control.client import flush
+from tierfs.control.client import FlushIncomplete, flush
 from tierfs.namespace.tree import ROOT_INO
 
 SIDES = ["direct-pending", "direct-committed", "kernel-pending", "kernel-committed"]
@@ -26,7 +26,10 @@ class Mounted(OsCalls):
         self.root.mkdir()
 
     def settle(self) -> None:
-        flush(self.root, timeout=30)
+        try:
+            flush(self.root, timeout=30)
+        except FlushIncomplete as error:
+            raise AssertionError(error.result) from error
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.behaviour.calls import Calls, error_of
+from tests.behaviour.calls import Calls, OsCalls, error_of
 
 
 def test_chmod_and_chown_of_a_file(fs: Calls) -> None:
@@ -113,3 +113,10 @@ def test_xattrs_of_tierfs_are_read_only(fs: Calls) -> None:
     assert error_of(fs.setxattr, "f", "user.tierfs.id", b"1") == "EPERM"
     assert fs.getxattr("f", "user.tierfs.state") in (b"pending", b"committed")
     assert fs.listxattr("f") == []
+
+
+def test_sending_a_file_is_no_access(fs: Calls) -> None:
+    fs.write_file("f", b"content")
+    fs.utime("f", 1_000_000_001, 2_000_000_002)
+    fs.settle()
+    assert OsCalls(fs.shared).stat("f").atime_ns == 1_000_000_001

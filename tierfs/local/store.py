@@ -160,7 +160,7 @@ class ObjectStore:
     # Content
 
     def open_object(self, object_id: ObjectId, flags: int) -> int:
-        """Open with the access mode and the sync flags of `flags`; all others are dropped."""
+        """Open with the access mode, sync flags and O_NOATIME of `flags`; others are dropped."""
         directory = self._fan.directory(object_id)
         name = file_name(object_id)
         return self._system.open_at("local.open", directory, name, flags & _OPEN_FLAGS)

@@ -93,7 +93,8 @@ def look(store: ObjectStore, object_id: ObjectId, kind: Kind | None) -> Look:
 
 def open_source(store: ObjectStore, object_id: ObjectId) -> tuple[int, Look, bool]:
     """A descriptor of a local file, its attributes, and whether somebody may still write to it."""
-    fd = store.open_object(object_id, os.O_RDONLY)
+    # our own reading is no access of the application: its atime is sent, too
+    fd = store.open_object(object_id, os.O_RDONLY | os.O_NOATIME)
     try:
         written = not store.has_no_writer(fd)
         return fd, look(store, object_id, Kind.FILE), written
