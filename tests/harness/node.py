@@ -107,6 +107,8 @@ class Node:
             words += ["--config", config]
         if os.environ.get("TIERFS_TEST_PASSTHROUGH") == "off":
             words.append("--no-passthrough")
+        if os.environ.get("TIERFS_TEST_SUPERVISOR") == "on":
+            words.append("--supervisor")
         return [*words, *more]
 
     def start(self, *more: str, timeout: float = 60.0) -> Node:

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 import tierfs
-from tierfs.cli import files, flush, mount, output, settings, status, umount, verify
+from tierfs.cli import files, flush, mount, output, reload, settings, status, umount, verify
 from tierfs.errors import TierfsError
 
 INTERRUPTED = 130
@@ -40,6 +40,7 @@ def cli() -> None:
 for command in (
     mount.mount,
     umount.umount,
+    reload.reload,
     flush.flush,
     status.status,
     files.ls,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -12,9 +13,18 @@ from typing import Any
 from tierfs.control import requests
 from tierfs.control.discovery import LOG_NAME, SOCKET_NAME, NoMount, find_mount, session_directory
 from tierfs.control.protocol import ProtocolError, decode, encode
+from tierfs.control.supervision import FAILED, read_state
 from tierfs.errors import TierfsError
 
 AnyPath = str | os.PathLike[str]
+
+TAKEOVER_SECONDS = 60.0
+"""How long a mount that has a supervisor may be without a daemon before that is an error."""
+
+POLL_SECONDS = 0.05
+
+ATTEMPTS = 10
+"""How often a request is made anew because the daemon ended before it answered."""
 
 
 class FlushIncomplete(TierfsError):
@@ -57,14 +67,17 @@ def call(
         Refused: the daemon said no.
         ProtocolError: it broke off, or speaks another version.
     """
-    with closing(_conversation(mountpoint, request, silence)) as messages:
-        for message in messages:
-            if "error" in message:
-                raise Refused(str(message["error"]), int(message["exit_code"]))
-            if "result" in message:
-                return message["result"], int(message["exit_code"])
-            if on_event is not None:
-                on_event(message)
+    for _ in range(ATTEMPTS):
+        with closing(_conversation(mountpoint, request, silence)) as messages:
+            for message in messages:
+                if "error" in message:
+                    raise Refused(str(message["error"]), int(message["exit_code"]))
+                if "result" in message:
+                    return message["result"], int(message["exit_code"])
+                if on_event is not None:
+                    on_event(message)
+        if not _another_comes(mountpoint):
+            break
     raise ProtocolError(
         f"{mountpoint}: the daemon ended before it answered; see {_log_hint(mountpoint)}"
     )
@@ -123,15 +136,37 @@ def _conversation(
 @contextmanager
 def _connected(mountpoint: str) -> Iterator[socket.socket]:
     directory = session_directory(mountpoint)
+    limit = time.monotonic() + TAKEOVER_SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            _connect(connection, directory)
-        except OSError as error:
-            raise NoMount(
-                f"{mountpoint}: its daemon does not answer ({error.strerror}); "
-                f"see {_log_hint(mountpoint)}, and mount again with: tierfs mount"
-            ) from None
+        while True:
+            try:
+                _connect(connection, directory)
+                break
+            except OSError as error:
+                if _another_comes(mountpoint) and time.monotonic() < limit:
+                    time.sleep(POLL_SECONDS)
+                    continue
+                raise NoMount(_why_silent(mountpoint, error)) from None
         yield connection
+
+
+def _another_comes(mountpoint: str) -> bool:
+    """Whether a supervisor is there that starts another daemon in place of one that ended."""
+    state = read_state(session_directory(mountpoint))
+    return state is not None and state.state != FAILED
+
+
+def _why_silent(mountpoint: str, error: OSError) -> str:
+    state = read_state(session_directory(mountpoint))
+    if state is not None and state.state == FAILED:
+        return (
+            f"{mountpoint}: its daemon ended again and again ({state.error}) and the mount answers "
+            f"EIO; see {_log_hint(mountpoint)}, then: tierfs reload, or tierfs umount --force"
+        )
+    return (
+        f"{mountpoint}: its daemon does not answer ({error.strerror}); "
+        f"see {_log_hint(mountpoint)}, and mount again with: tierfs mount"
+    )
 
 
 def _connect(connection: socket.socket, directory: Path) -> None:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tierfs.control.supervision import FAILED, RUNNING, STARTING, State, remove_state, write_state
 from tierfs.supervisor import refuser
 from tierfs.supervisor.link import LEFT
-from tierfs.supervisor.state import FAILED, RUNNING, STARTING, State, remove_state, write_state
 from tierfs.supervisor.worker import Worker, wait_readable
 
 log = logging.getLogger(__name__)

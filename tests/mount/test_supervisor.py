@@ -1,0 +1,330 @@
+"""G6: a daemon that is killed, hangs or is replaced while applications work in its mount."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import mmap
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Node, compare, wait_until
+from tests.harness.node import CHECKOUT
+from tests.harness.swarm import Swarm
+from tierfs.control.discovery import session_directory
+
+PYTHON = os.environ.get("TIERFS_FW_PYTHON", "")
+FRAMEWORKS = Path(os.environ.get("TIERFS_FRAMEWORKS", CHECKOUT.parent / "shared" / "frameworks"))
+
+ENDED = [r"worker \d+ ended \(killed by SIGKILL\)"]
+
+
+def state_of(node: Node) -> dict[str, Any]:
+    """What the supervisor tells of itself."""
+    path = session_directory(str(node.mount)) / "supervisor.json"
+    return dict(json.loads(path.read_text()))
+
+
+def running(node: Node, after: int = 0) -> bool:
+    state = state_of(node)
+    return state["state"] == "running" and state["generation"] > after
+
+
+def kill_worker(node: Node) -> None:
+    """`kill -9`, and wait until the next worker serves."""
+    before = state_of(node)
+    os.kill(before["worker_pid"], signal.SIGKILL)
+    wait_until(lambda: running(node, before["generation"]), "the next worker", timeout=60)
+
+
+@pytest.fixture
+def node(make_node: Callable[..., Node]) -> Node:
+    node = make_node()
+    node.settings["supervisor"] = True
+    node.expected = list(ENDED)
+    return node.start()
+
+
+def test_status_names_supervisor_and_worker(node: Node) -> None:
+    status = node.status()
+    assert status["supervisor_pid"] == node.pid
+    assert status["worker_pid"] == state_of(node)["worker_pid"] != node.pid
+    assert status["restarts"] == 0
+    kill_worker(node)
+    assert node.status()["restarts"] == 1
+
+
+def test_open_files_go_on(node: Node) -> None:
+    with (node.mount / "new").open("w+b") as new:
+        new.write(b"before ")
+        new.flush()
+        kill_worker(node)
+        new.write(b"after")
+        new.flush()
+        new.seek(0)
+        assert new.read() == b"before after"
+    node.settle()
+    assert (node.shared / "new").read_bytes() == b"before after"
+
+
+def test_open_unlinked_files_survive(node: Node) -> None:
+    (node.mount / "local").write_bytes(b"local")
+    (node.shared / "foreign").write_bytes(b"from the shared tier")
+    fds = [os.open(node.mount / name, os.O_RDONLY) for name in ("local", "foreign")]
+    for name in ("local", "foreign"):
+        (node.mount / name).unlink()
+    node.settle()
+    kill_worker(node)
+    contents = [os.pread(fd, 100, 0) for fd in fds]
+    sizes = [os.fstat(fd).st_size for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    assert contents == [b"local", b"from the shared tier"]
+    assert sizes == [5, 20]
+    assert os.listdir(node.mount) == []
+
+
+def test_stores_through_a_mapping_arrive(node: Node) -> None:
+    (node.mount / "f").write_bytes(bytes(4096))
+    with (node.mount / "f").open("r+b") as file:
+        mapping = mmap.mmap(file.fileno(), 4096)
+    mapping[:6] = b"first "
+    kill_worker(node)
+    mapping[6:12] = b"second"
+    mapping.close()
+    node.settle()
+    assert (node.shared / "f").read_bytes()[:12] == b"first second"
+
+
+def test_inode_numbers_and_working_directories_stay(node: Node) -> None:
+    (node.mount / "d" / "e").mkdir(parents=True)
+    (node.mount / "d" / "e" / "f").write_bytes(b"x")
+    (node.shared / "seen").write_bytes(b"y")
+    paths = [node.mount / name for name in ("d", "d/e", "d/e/f", "seen")]
+    before = [path.stat().st_ino for path in paths]
+    inside = os.open(node.mount / "d" / "e", os.O_RDONLY | os.O_DIRECTORY)
+    node.settle()
+    (node.mount / "d").rename(node.mount / "moved")
+    kill_worker(node)
+    assert os.listdir(inside) == ["f"]
+    with open(os.open("f", os.O_RDONLY, dir_fd=inside)) as file:
+        assert file.read() == "x"
+    os.close(inside)
+    moved = [Path(str(path).replace("/d", "/moved")) for path in paths]
+    assert [path.stat().st_ino for path in moved] == before
+
+
+def test_a_listing_goes_on_where_it_was(node: Node) -> None:
+    names = {f"f{index:04}" for index in range(500)}
+    for name in names:
+        (node.shared / name).touch()
+    with os.scandir(node.mount) as listing:
+        seen = [next(listing).name for _ in range(10)]
+        kill_worker(node)
+        seen += [entry.name for entry in listing]
+    assert sorted(seen) == sorted(names)
+
+
+@pytest.mark.parametrize("unlinked", [False, True])
+def test_a_locked_file_stays_locked(node: Node, unlinked: bool) -> None:
+    """Locks are the kernel's own: the worker never hears of them."""
+    with (node.mount / "f").open("w") as one:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        kill_worker(node)
+        with (node.mount / "f").open("w") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if unlinked:
+            (node.mount / "f").unlink()
+
+
+def swarm(node: Node, seconds: float, seed: int) -> None:
+    """Kills the worker at random while four processes work; then everything must be right."""
+    node.expected += [r"worker \d+ ended"]
+    chance = random.Random(seed)
+    work = Swarm(node.mount, 4, seconds, seed)
+    work.start()
+    kills, limit = 0, time.monotonic() + seconds - 2
+    while work.working() and time.monotonic() < limit:
+        # while the next one starts, too, but mostly when it serves
+        if chance.random() < 0.75:
+            wait_until(lambda: running(node), "a worker", timeout=60)
+        time.sleep(chance.uniform(0, 2))
+        try:
+            os.kill(state_of(node)["worker_pid"], signal.SIGKILL)
+            kills += 1
+        except ProcessLookupError:
+            continue  # the last one has just been killed
+    reports = work.reports()
+    assert not [report.error for report in reports if report.error]
+    assert kills >= seconds / 8
+    assert sum(report.operations for report in reports) > 4 * seconds
+    for report in reports:
+        assert report.differences(node.mount, node.mount) == []
+    node.settle(timeout=120)
+    for report in reports:
+        assert report.differences(node.mount, node.shared) == []
+
+
+def test_kill_at_random(node: Node) -> None:
+    swarm(node, 30, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passthrough", [True, False])
+def test_kill_at_random_for_long(make_node: Callable[..., Node], passthrough: bool) -> None:
+    node = make_node("long")
+    node.settings |= {"supervisor": True, "passthrough": passthrough}
+    node.expected = list(ENDED)
+    node.start()
+    swarm(node, 120, 2 + passthrough)
+
+
+@pytest.mark.parametrize(
+    "step", ["create", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "replace"]
+)
+def test_a_request_asked_again_is_answered_once(make_node: Callable[..., Node], step: str) -> None:
+    """The worker dies when the change is journaled and not answered."""
+    node = make_node(step)
+    armed = node.root / "armed"
+    node.environment["TIERFS_TEST_DIE_AT_REPLY"] = str(armed)
+    node.environment["PYTHONPATH"] = f"{CHECKOUT / 'tests' / 'harness' / 'at_reply'}:{CHECKOUT}"
+    node.settings["supervisor"] = True
+    node.expected = list(ENDED)
+    node.start()
+    m = node.mount
+    (m / "old").write_bytes(b"old")
+    (m / "target").write_bytes(b"target")
+    (m / "empty").mkdir()
+    calls: dict[str, Callable[[], object]] = {
+        "create": lambda: os.close(os.open(m / "new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)),
+        "mkdir": lambda: os.mkdir(m / "new"),
+        "symlink": lambda: os.symlink("old", m / "new"),
+        "link": lambda: os.link(m / "old", m / "new"),
+        "unlink": lambda: os.unlink(m / "old"),
+        "rmdir": lambda: os.rmdir(m / "empty"),
+        "rename": lambda: os.rename(m / "old", m / "new"),
+        "replace": lambda: os.rename(m / "old", m / "target"),
+    }
+    worker = state_of(node)["worker_pid"]
+    armed.touch()
+    calls[step]()
+    assert not armed.exists()
+    assert state_of(node)["worker_pid"] != worker
+    names = {
+        "unlink": {"target", "empty"}, "rmdir": {"old", "target"},
+        "rename": {"new", "target", "empty"}, "replace": {"target", "empty"},
+    }.get(step, {"old", "target", "empty", "new"})  # fmt: skip
+    assert set(os.listdir(m)) == names
+    node.settle()
+    assert {name for name in os.listdir(node.shared) if name != ".tierfs"} == names
+    compare(node.mount, node.shared)
+
+
+def test_reload_takes_over(node: Node) -> None:
+    before = state_of(node)["worker_pid"]
+    with (node.mount / "f").open("wb") as file:
+        file.write(b"before")
+        file.flush()
+        result = node.cli("reload", node.mount, "--json")
+        assert result.code == 0, result.err
+        assert result.json["worker_pid"] not in (before, node.pid)
+        file.write(b" and after")
+    node.settle()
+    assert (node.shared / "f").read_bytes() == b"before and after"
+    assert node.status()["restarts"] == 1
+
+
+def test_a_worker_that_is_stopped_is_replaced(node: Node) -> None:
+    node.expected += [r"is replaced: it has not answered", r"ended \(it has not answered"]
+    (node.mount / "f").write_bytes(b"x")
+    before = state_of(node)
+    os.kill(before["worker_pid"], signal.SIGSTOP)
+    assert (node.mount / "f").read_bytes() == b"x"
+    (node.mount / "g").write_bytes(b"y")
+    assert state_of(node)["worker_pid"] != before["worker_pid"]
+    node.settle()
+    compare(node.mount, node.shared)
+
+
+def test_workers_that_end_at_once_leave_a_clear_state(node: Node) -> None:
+    node.expected += [r"worker \d+ ended", "workers in a row ended at once", "CRITICAL", "journal"]
+    (node.mount / "f").write_bytes(b"x")
+    node.settle()
+    opened = os.open(node.mount / "f", os.O_RDONLY)
+    journal = node.local / "journal.db"
+    aside = node.local / "aside"
+    os.kill(state_of(node)["worker_pid"], signal.SIGSTOP)
+    journal.rename(aside)
+    os.kill(state_of(node)["worker_pid"], signal.SIGKILL)
+    wait_until(lambda: state_of(node)["state"] == "failed", "the supervisor to give up", timeout=60)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        (node.mount / "f").stat()
+    result = node.cli("status", node.mount)
+    assert result.code == 1
+    assert "tierfs reload" in result.err
+    aside.rename(journal)
+    assert node.cli("reload", node.mount).code == 0
+    assert os.pread(opened, 1, 0) == b"x"
+    os.close(opened)
+    assert (node.mount / "f").read_bytes() == b"x"
+
+
+def test_the_end_of_the_supervisor_is_the_end_of_the_mount(node: Node) -> None:
+    (node.mount / "f").write_bytes(b"x")
+    worker = state_of(node)["worker_pid"]
+    node.kill()
+    wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to end, too")
+    assert not node.is_alive()
+    node.start()
+    assert (node.mount / "f").read_bytes() == b"x"
+    assert node.status()["restarts"] == 0
+
+
+def test_umount_and_sigterm_end_both(node: Node) -> None:
+    worker = state_of(node)["worker_pid"]
+    node.terminate()
+    assert not node.is_mounted()
+    assert not Path(f"/proc/{worker}").exists()
+    node.start()
+    worker = state_of(node)["worker_pid"]
+    assert node.umount().code == 0
+    for pid in (node.pid, worker):
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"process {pid} to end")
+
+
+@pytest.mark.slow
+@pytest.mark.frameworks
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason="TIERFS_FW_PYTHON is not set")
+@pytest.mark.skipif(not FRAMEWORKS.is_dir(), reason=f"no framework runners in {FRAMEWORKS}")
+def test_dcp_save_with_the_worker_killed_during_it(node: Node, tmp_path: Path) -> None:
+    def command(phase: str) -> list[str]:
+        return ["bash", str(FRAMEWORKS / "02_torch_dcp" / "run.sh"), str(node.mount), phase]
+
+    environment = {**os.environ, "FW_PY_TORCH": PYTHON, "FW_EXPECT": str(tmp_path / "expect")}
+    output = tmp_path / "output"
+    kills = 0
+    with output.open("w") as sink:
+        saving = subprocess.Popen(
+            command("save"), env=environment, stdout=sink, stderr=subprocess.STDOUT
+        )
+        wait_until(lambda: os.listdir(node.mount), "the save to begin", timeout=200)
+        while saving.poll() is None:
+            kill_worker(node)
+            kills += 1
+            time.sleep(0.5)
+    assert saving.returncode == 0, output.read_text()[-4000:]
+    assert kills >= 2
+    node.settle(timeout=200)
+    compare(node.mount, node.shared)
+    loading = subprocess.run(command("load"), env=environment, capture_output=True, check=False)
+    assert loading.returncode == 0, loading.stdout[-4000:]
