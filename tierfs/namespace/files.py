@@ -244,13 +244,30 @@ class Files:
             await core.dispose(unused)
 
     async def _end_of_writing(self, node: Node, obj: LocalObject) -> None:
-        await self._data.end_writing(obj)
-        if not obj.live or await self.settled(obj):
-            await self._written(node, obj)
-        elif not obj.settling:
-            obj.settling = True
-            obj.users += 1
-            self._on_unsettled(node, obj)
+        try:
+            await self._data.end_writing(obj)
+            if not obj.live or await self.settled(obj):
+                await self._written(node, obj)
+            elif not obj.settling:
+                obj.settling = True
+                obj.users += 1
+                self._on_unsettled(node, obj)
+        except OSError as error:
+            self._doubtful(obj, error)
+
+    def _doubtful(self, obj: LocalObject, error: OSError) -> None:
+        """The local tier failed at the last close: nobody knows what the file holds."""
+        op, obj.live = obj.put, False
+        if op is None or op.phase is Phase.PUBLISHING:
+            return
+        op.mark, op.state = Mark.SUSPECT, OpState.PENDING
+        op.error = (
+            f"the local tier failed when it was closed ({error.strerror}): check the file, "
+            "then run tierfs accept or tierfs discard"
+        )
+        self._core.backlog.update(op)
+        self._core.journal.post(SaveOp(op))
+        self._core.writeback.submit(op)
 
     async def settled(self, obj: LocalObject) -> bool:
         """Whether the kernel does not write to `obj` any more, through a mapping either.

@@ -84,7 +84,8 @@ def unreadable(error: OSError, path: str) -> Verdict:
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     return Verdict(
         True,
-        f"{path}: its local content cannot be read: write it again or run tierfs discard [{name}]",
+        f"{path}: its local content cannot be read: run tierfs discard, then write it again "
+        f"[{name}]",
         f"local-{name}",
     )
 
