@@ -142,7 +142,9 @@ class Settings:
     open_hold: float = field(
         metadata=_key(
             _seconds(1, 604800),
-            "After how long a file that is still open for writing is named in status.",
+            "After how long a file that is still open for writing is named in status; what its "
+            "opener closed of it, and nobody changed since, is then sent as a snapshot (forked "
+            "processes keep files open for hours).",
         ),
         default=600.0,
     )

@@ -175,6 +175,7 @@ def _assemble(
         system, store, journal, backlog, places, shared, limiters.local, limiters.shared,
         NamespaceSettings(
             mountpoint=os.fsencode(mountpoint),
+            open_hold=settings.open_hold,
             watermark=settings.watermark,
             reserve=settings.passthrough_reserve,
         ),

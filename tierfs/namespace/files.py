@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable
 
 from tierfs.journal import SaveClean, SaveOp
@@ -48,13 +49,13 @@ class Files:
     """Open files."""
 
     def __init__(
-        self, core: Core, lookup: Lookup, data: Data, inheritance: Inheritance,
+        self, core: Core, lookup: Lookup, data: Data, opening: Opening, inheritance: Inheritance,
         on_unsettled: Callable[[Node, LocalObject], None],
     ) -> None:  # fmt: skip
         self._core = core
         self._lookup = lookup
         self._data = data
-        self._opening = Opening(core, lookup, data)
+        self._opening = opening
         self._on_unsettled = on_unsettled
         self._inheritance = inheritance
         self._numbers = itertools.count(1)
@@ -210,6 +211,7 @@ class Files:
             op.mark = op.error = None
         if obj.dirty:
             obj.dirty = False
+            obj.flushed_at = time.monotonic()
             self._number(op, attributes)
             await self._core.journal.post(SaveOp(op)).written()
             self._core.writeback.submit(op)

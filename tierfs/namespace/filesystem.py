@@ -16,8 +16,10 @@ from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import Inheritance
 from tierfs.namespace.known import Known
 from tierfs.namespace.listing import Listings
+from tierfs.namespace.longopen import LongOpen
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
+from tierfs.namespace.opening import Opening
 from tierfs.namespace.outcome import Outcomes
 from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
@@ -46,7 +48,11 @@ class FileSystem:
         self.data = Data(core, self.lookup)
         self.ranges = Ranges(core, self.data, self.chores.make_room)
         self.settling = Settling()
-        self.files = Files(core, self.lookup, self.data, self.inheritance, self.settling.add)
+        opening = Opening(core, self.lookup, self.data)
+        self.files = Files(
+            core, self.lookup, self.data, opening, self.inheritance, self.settling.add
+        )
+        self.long_open = LongOpen(core, self.data, opening)
         self.listings = Listings(core, self.lookup, self.forget)
         self.names = Names(core, self.lookup, self.files, self.listings, self.inheritance)
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
@@ -88,6 +94,7 @@ class FileSystem:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.chores.run)
             nursery.start_soon(self.settling.run, self.files)
+            nursery.start_soon(self.long_open.run, self.files.handles)
 
     async def statfs(self) -> os.statvfs_result:
         """Space of the shared tier."""

@@ -62,6 +62,7 @@ class LocalObject:
         supersedes: op of the state before, until this one is closed.
         origin: state of the shared file that it was copied from.
         clean: a CleanRecord of the journal refers to it.
+        flushed_at: clock value of the last FLUSH that found a change.
         xattrs: the names of its xattrs, None when they have to be asked for.
     """
 
@@ -82,6 +83,7 @@ class LocalObject:
     supersedes: Op | None = None
     origin: Signature | None = None
     clean: bool = False
+    flushed_at: float = 0.0
     xattrs: frozenset[bytes] | None = None
     links: int = 0
     committed_links: int | None = 1

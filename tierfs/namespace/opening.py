@@ -127,7 +127,7 @@ class Opening:
         fresh.dirty = truncated
         if old is not None:
             fresh.supersedes = old.put
-        self._issue_put(node, fresh)
+        self.issue_put(node, fresh)
         if old is not None and self._core.unused(old):
             await self._core.dispose(old)
 
@@ -135,9 +135,10 @@ class Opening:
         """The content of a node that is open for writing will be sent."""
         obj = node.object
         if obj is not None and obj.writers and obj.put is None and not node.unlinked:
-            self._issue_put(node, obj)
+            self.issue_put(node, obj)
 
-    def _issue_put(self, node: Node, obj: LocalObject) -> None:
+    def issue_put(self, node: Node, obj: LocalObject) -> None:
+        """Issues the op that will send `obj` under the names of `node`: it is open."""
         name = node.a_name()
         if name is None:
             return  # nobody can ever find it again: nothing to send

@@ -101,10 +101,21 @@ class Outcomes:
             state.vouched = True
         if st.st_ino in self._chores.forgetting:
             return []  # a number used again so soon: its record is still that of another file
+        successor = self._successor(op)
+        if successor is not None:
+            # it holds the same content until it is written to, and becomes the clean copy then
+            successor.origin = Signature.of(st)
+            return []
         obj.clean = True
         obj.origin = Signature.of(st)
         record = CleanRecord(obj.origin, obj.id, op.digest, st.st_size, time.time_ns())
         return [SaveClean(record)]
+
+    def _successor(self, op: Op) -> LocalObject | None:
+        """The object that was opened for writing on top of the state that `op` has sent."""
+        entry = self._tree.entry(op.parent, op.name)
+        newer = entry.object if entry is not None else None
+        return newer if newer is not None and newer.supersedes is op else None
 
     def _made(self, op: Op, st: os.stat_result | None) -> list[Change]:
         record = self._core.places.record(op.object)
