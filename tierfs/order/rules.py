@@ -99,7 +99,8 @@ class Rules:
     ) -> Position:
         if not floats(op, placement) or not op.first:
             return position
-        rank = min((op.first, 0, op.row), position)
+        first = op.first if item.floor is None else min(op.first, item.floor)
+        rank = min((first, 0, op.row), position)
         item.lifted = item.lifted or self._waits_above(item, op, rank, position, keys)
         return position if item.lifted else rank
 

@@ -36,8 +36,8 @@ class Promises:
             first = {o.row for o in below if self._is_movable(o)}
             self._goes_first[op.row] = first
         else:
-            still_open = {o.row for o in below if o.kind is OpKind.PUT and o.state in OPEN}
-            self._open_at[op.row] = still_open
+            files = (o for o in below if o.kind is OpKind.PUT and not classify(o).is_log)
+            self._open_at[op.row] = {o.row for o in files if o.state in OPEN}
 
     def forget_open_files(self) -> None:
         """After a crash no file is open."""
@@ -129,13 +129,13 @@ class Promises:
         """
         items = self._world.backlog._items
         item, number = items[other.row], min(op.number, items[op.row].facts.position[0])
-        if other.kind is OpKind.PUT and classify(other).klass is not Klass.ORDERED:
+        if other.kind is OpKind.PUT:
             open_log = names.is_log(other.name) and other.state is not OpState.PENDING
-            counts = other.first and not open_log and not item.lingering and not item.lifted
-            return bool(counts) and other.first < number
-        if other.kind is OpKind.PUT and not other.first:
-            return False
-        return other.number < number and not item.lingering
+            if not other.first or open_log or item.lingering:
+                return False
+            if classify(other).klass is not Klass.ORDERED:
+                return not item.lifted and other.first < number
+        return other.number < number
 
     def _is_withdrawn(self, op: Op) -> bool:
         """Whether a mark keeps `op` itself from being published."""
