@@ -10,6 +10,11 @@ rank:
   rank too; and a floating PUT that waits for something above its first FLUSH gives that place up
   (it is *lifted*: rank = position).
 
+Two things change a place after the fact, and keep this true. Removals are moved behind the unlink
+of a commit name only if nothing later shares a key with them; what waited for them by its cover
+waits no longer (retract.py). A file that was open when a commit name was issued ranks before that
+name once it is flushed, unless it waits for something above that place itself.
+
 An open file that holds a commit name is waited for whatever its rank, but it waits for nobody and
 ends with its close; time holds end by themselves; what a mark holds is reported, not waited for.
 """

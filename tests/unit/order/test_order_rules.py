@@ -338,6 +338,18 @@ def test_the_last_op_of_a_name_and_of_an_object(tree: Tree) -> None:
     assert tree.backlog.of_object(shard.parent) is None
 
 
+def test_what_comes_after_on_the_same_file_or_name(tree: Tree) -> None:
+    shard, other = tree.put("s/x.bin"), tree.put("other/x.bin")
+    assert tree.backlog.alone(shard)
+    link = tree.link("s/x.bin", "s/y.bin")
+    gone = tree.unlink("s/x.bin", object=tree.object("another"))
+    assert tree.backlog.behind(shard) == [link]
+    assert tree.backlog.behind_at(shard) == [link, gone]
+    assert not tree.backlog.alone(shard)
+    assert tree.backlog.nothing_but(other, tree.directory("other"))
+    assert not tree.backlog.nothing_but(shard, tree.directory("s"))
+
+
 def test_under(tree: Tree) -> None:
     outer, made = tree.put("a/x.bin"), tree.mkdir("a/b")
     inner = tree.put("a/b/y.bin")
