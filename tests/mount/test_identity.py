@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 from tests.harness import Node, wait_until
 from tests.harness.devices import immutable
+from tierfs.namespace.chores import TICK_SECONDS
 
 
 def drop_caches() -> None:
@@ -76,3 +78,21 @@ def test_nothing_is_left_of_files_that_were_rewritten_listed_and_removed(node: N
         shutil.rmtree(folder)
     node.settle()
     wait_until(lambda: not objects(node), "the objects of removed files to go")
+
+
+def test_removal_of_a_directory_that_was_just_changed_outlives_a_kill(node: Node) -> None:
+    folder = node.mount / "d"
+    folder.mkdir()
+    node.settle()
+    node.expected = ["forbidden by the shared tier"]
+    folder.chmod(0o700)
+    wait_until(lambda: (node.shared / "d").stat().st_mode & 0o777 == 0o700, "the commit", poll=0.01)
+    with immutable(node.shared):
+        folder.rmdir()
+        (node.mount / "marker").mkdir()
+        time.sleep(2 * TICK_SECONDS)  # the cleaning up of what the chmod needed
+        node.kill()
+    node.start()
+    assert not folder.exists()
+    node.settle()
+    assert not (node.shared / "d").exists()

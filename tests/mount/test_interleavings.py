@@ -186,3 +186,15 @@ def test_a_lost_local_file_is_an_error_and_not_a_missing_name(
     assert slow_node.cli("discard", path).code == 0
     assert not path.exists()
     path.write_bytes(b"again")
+
+
+@pytest.mark.parametrize("state", ["pending", "committed"])
+def test_open_that_truncates_is_a_change(slow_node: Node, state: str) -> None:
+    path = slow_node.mount / "f"
+    path.write_bytes(b"content")
+    os.utime(path, ns=(1, 1))
+    if state == "committed":
+        slow_node.settle()
+    path.open("wb").close()
+    assert path.stat().st_size == 0
+    assert path.stat().st_mtime_ns > 1

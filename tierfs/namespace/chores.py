@@ -109,7 +109,8 @@ class Chores:
     def _dispose_spare(self) -> None:
         spare, self._core.spare = self._core.spare, []
         for obj in spare:
-            if not obj.pending:
+            # a directory that is changed again has a new object of the same id by now
+            if not obj.pending and self._core.tree.objects.get(obj.id) is obj:
                 self._core.journal.post(DropObject(obj.id))
                 self.dispose_if_unused(obj)
 

@@ -6,8 +6,10 @@ became of the shared version meanwhile.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -194,6 +196,8 @@ class Data:
                 await core.local(apply_attributes, core.store, obj.id, attributes, xattrs)
                 await core.on_shared(core.os.close, "copyup.close", fd)
                 return
+        if not keep:
+            attributes = dataclasses.replace(attributes, size=0, mtime_ns=time.time_ns())
         try:
             await core.local(make_object, core.store, obj.id, attributes, xattrs, directory, name)
             if keep:
