@@ -41,6 +41,9 @@ from tierfs.supervisor.link import Link
 from tierfs.writeback import FlushProgress
 
 ACCESS_THREADS = 4
+RELEASE_SECONDS = 3.0
+"""How long a flush gives the kernel to release what its callers have closed: close() returns before
+that, and on a busy machine long before."""
 TIER_SECONDS = 2.0
 """How long status waits for the shared tier before it says that it does not answer."""
 T = TypeVar("T")
@@ -85,13 +88,13 @@ class Handlers:
         return list(found.values())
 
     async def _wait(
-        self, ops: list[Op], timeout: float | None, peer: Peer, send: Send
+        self, ops: list[Op], seconds: float | None, peer: Peer, send: Send
     ) -> FlushResult:
         newest: list[FlushProgress] = []
-
+        await self._report.until_released(ops, RELEASE_SECONDS)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_forward, newest, send, peer)
-            done = await self._rooms.writeback.wait(ops, timeout, progress=newest.append)
+            done = await self._rooms.writeback.wait(ops, seconds, progress=newest.append)
             nursery.cancel_scope.cancel()
         backlog = self._rooms.backlog
         reported = {op.row for op in done.open}

@@ -7,10 +7,14 @@ import posixpath
 import time
 from collections.abc import Iterable
 
+import trio
+
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.model import ROOT, Name, Op, OpKind, OpState
 from tierfs.namespace.nodes import Node
+
+RELEASE_POLL_SECONDS = 0.01
 
 OPEN_STATES = (OpState.OPEN, OpState.CLOSED)
 """A file that was flushed but not released has its descriptor still open somewhere."""
@@ -62,6 +66,22 @@ class Report:
         elif node is None and not found:
             raise TierfsError(f"{path}: no such file or directory")
         return sorted(found.values(), key=lambda op: op.number)
+
+    async def until_released(self, ops: list[Op], seconds: float) -> None:
+        """Waits while files of `ops` are closed but not released; `seconds` at the most."""
+        with trio.move_on_after(seconds):
+            while any(self._is_closing(op) for op in ops):  # noqa: ASYNC110: many ways to end
+                await trio.sleep(RELEASE_POLL_SECONDS)
+
+    def _is_closing(self, op: Op) -> bool:
+        if op.state not in OPEN_STATES or op.mark is not None or op not in self._rooms.backlog:
+            return False
+        obj = self._fs.tree.objects.get(op.object)
+        writers = [
+            handle for handle in self._fs.files.handles.values()
+            if handle.writable and handle.object is obj
+        ]  # fmt: skip
+        return all(handle.flushed for handle in writers)
 
     def pending(self) -> list[Op]:
         """All pending ops but those of files that are open."""

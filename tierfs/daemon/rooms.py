@@ -12,7 +12,7 @@ import trio
 from tierfs.config import Settings
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.daemon.succession import Succession
-from tierfs.journal import DropOp, Journal
+from tierfs.journal import DropOp, Journal, SaveRequest
 from tierfs.local import ObjectStore
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
 from tierfs.namespace.core import Core, NamespaceSettings
@@ -129,6 +129,8 @@ def _start(
     if succession.device is None:
         fs.start(writeback, snapshot)
     else:
+        # in the journal they stay until they are answered, however often the worker dies
+        fs.core.journal.apply(*map(SaveRequest, succession.remembered.created))
         fs.go_on(writeback, snapshot, succession.remembered, succession.descriptors())
     succession.begun(fs)
 
