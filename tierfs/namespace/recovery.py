@@ -7,6 +7,7 @@ behind (replay checks by the write-back, orphans by the chores).
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Iterable
 
 from tierfs.journal import DropObject
@@ -14,6 +15,7 @@ from tierfs.model import (
     ROOT,
     DirectoryRecord,
     JournalSnapshot,
+    Kind,
     Name,
     ObjectId,
     Op,
@@ -24,6 +26,8 @@ from tierfs.namespace.core import LINKS, Core
 from tierfs.namespace.known import Known
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location, Node
 from tierfs.namespace.reach import find_targets
+
+log = logging.getLogger(__name__)
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
 
@@ -42,11 +46,10 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     if known is not None:
         known.place()
     for op in sorted(snapshot.ops, key=lambda op: op.number):
-        obj = core.tree.objects.get(op.object)
-        if obj is not None:
-            if known is None and op.state is OpState.CLOSED:
-                op.state = OpState.PENDING  # whoever had it open is gone with the old mount
-            _restore_op(core, op, obj)
+        obj = core.tree.objects.get(op.object) or _missing_object(core, op)
+        if known is None and op.state is OpState.CLOSED:
+            op.state = OpState.PENDING  # whoever had it open is gone with the old mount
+        _restore_op(core, op, obj)
     for directory in snapshot.directories:
         if directory.inode is not None:
             location = Location(directory.parent, directory.name, directory.inode)
@@ -70,6 +73,18 @@ def _drop_unneeded(core: Core) -> None:
         del tree.objects[obj.id]
         idle.append(DropObject(obj.id))
     core.journal.apply(*idle)
+
+
+def _missing_object(core: Core, op: Op) -> LocalObject:
+    """A stand-in where the journal has no row of the object: no op is left out unseen."""
+    log.error("journal: %s #%d %r: its object has no row", op.kind, op.number, op.name)
+    kind = {OpKind.MKDIR: Kind.DIRECTORY, OpKind.RMDIR: Kind.DIRECTORY}.get(op.kind, Kind.FILE)
+    if op.kind is OpKind.SYMLINK:
+        kind = Kind.SYMLINK
+    elif op.object in core.tree.directories:
+        kind = Kind.DIRECTORY
+    makes = op.kind in (OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK)
+    return core.add_object(kind, Content.DATA if makes else Content.NONE, op.object)
 
 
 def _stub_or_reference(core: Core, object_id: ObjectId) -> Content:
@@ -103,6 +118,7 @@ def _restore_directories(core: Core, records: Iterable[DirectoryRecord]) -> None
 def _restore_op(core: Core, op: Op, obj: LocalObject) -> None:
     tree = core.tree
     if op.parent not in tree.directories:
+        log.error("journal: %s #%d %r: its directory has no row", op.kind, op.number, op.name)
         return
     _locate(core, op, obj)
     op.scope = tree.scope(op.parent)
