@@ -18,7 +18,7 @@ from tierfs.config import Settings
 from tierfs.control.discovery import Session, remove_session, session_directory, write_session
 from tierfs.control.server import ControlServer
 from tierfs.daemon.handlers import Handlers
-from tierfs.daemon.mounting import type_mounted_at, umount
+from tierfs.daemon.mounting import read_ahead, type_mounted_at, umount
 from tierfs.daemon.rooms import Rooms, build
 from tierfs.daemon.succession import DEVICE, Succession
 from tierfs.errors import TierError
@@ -83,6 +83,7 @@ class Mount:
                 nursery.start_soon(self._on_signal, signals)
                 if self._filtered is not None:
                     nursery.start_soon(self._filtered.run)
+                    nursery.start_soon(self._read_ahead, self._filtered)
                 if self._succession is not None:
                     nursery.start_soon(self._succession.run, rooms.fs)
                 nursery.start_soon(self._fuse, nursery.cancel_scope)
@@ -141,6 +142,11 @@ class Mount:
     def _pid(self) -> int:
         """Of the process that lives as long as the mount."""
         return os.getpid() if self._succession is None else os.getppid()
+
+    async def _read_ahead(self, mount: FilteredMount) -> None:
+        await mount.filter.agreed.wait()  # before that the kernel would undo it
+        core = self._rooms.fs.core
+        await core.local(read_ahead, self._rooms.mountpoint)
 
     async def _fuse(self, scope: trio.CancelScope) -> None:
         await pyfuse3.main()

@@ -33,6 +33,9 @@ SOCKET_BYTES = 8 << 20
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 """asm-generic/socket.h: beyond the system's limits; needs CAP_NET_ADMIN."""
 
+LEND_BYTES = 32 << 10
+SPARE_BUFFERS = 8
+
 BURST = 32
 """Messages moved without letting others run."""
 
@@ -49,7 +52,8 @@ class Filter:
 
     `on_ready` is called when the kernel knows what it may use: before any other request. `init`
     is the INIT request that the kernel made of an earlier worker of this mount, b"" if there was
-    none: pyfuse3 gets it, and the kernel then asks again what was not answered.
+    none: pyfuse3 gets it, and the kernel then asks again what was not answered. `agreed` is set
+    when it has been answered.
     """
 
     def __init__(
@@ -64,11 +68,13 @@ class Filter:
         self._extras = Extras(fs)
         self._named = requests
         self._init = init
-        self._agreed = trio.Event()
+        self.agreed = trio.Event()
         self._reading = trio.CancelScope()
         self._unanswered: set[int] = set()
         self._quiet = trio.lowlevel.ParkingLot()
         self._awaited: dict[int, int] = {}
+        self._spare: list[bytearray] = []
+        self._lent = False
         self._add = ALWAYS
         self._ours, theirs = _pair()
         self._theirs = theirs.detach()
@@ -108,7 +114,7 @@ class Filter:
         message = wire.with_unique(self._init, INIT_UNIQUE)
         self._negotiate(memoryview(message))
         await self._forward(message)
-        await self._agreed.wait()
+        await self.agreed.wait()
         self._device.send(wire.RESEND)
 
     # -- kernel to pyfuse3 -----------------------------------------------------------------------
@@ -130,14 +136,19 @@ class Filter:
                         return
                     raise
                 await self._request(nursery, view[:size])
+                if self._lent:
+                    self._lent = False
+                    buffer = self._spare.pop() if self._spare else bytearray(MESSAGE_BYTES)
+                    view = memoryview(buffer)
 
     async def _request(self, nursery: trio.Nursery, message: memoryview) -> None:
         request = Request.of(message)
         opcode = request.opcode
         if opcode not in _UNANSWERED:
             self._unanswered.add(request.unique)
-        if opcode in self._extras.opcodes:
-            nursery.start_soon(self._answer, request, bytes(message))
+        kills = opcode in _MAY_KILL and wire.kills_privileges(message, opcode)
+        if opcode in self._extras.opcodes and not kills:
+            nursery.start_soon(self._answer, request, self._keep(message))
             return
         if opcode in _REMEMBERED:
             self._awaited[request.unique] = opcode
@@ -150,7 +161,7 @@ class Filter:
             else:
                 await self._forward(instead)
             return
-        if opcode in _MAY_KILL and wire.kills_privileges(message, opcode):
+        if kills:
             nursery.start_soon(self._kill_privileges, request, bytes(message))
             return
         await self._forward(message)
@@ -174,8 +185,18 @@ class Filter:
         else:
             self._add |= InitFlag.PASSTHROUGH
 
-    async def _answer(self, request: Request, message: bytes) -> None:
+    def _keep(self, message: memoryview) -> bytes | memoryview:
+        """What stays as it is when the next request is read: large ones take their buffer along."""
+        if len(message) < LEND_BYTES:
+            return bytes(message)
+        self._lent = True
+        return message
+
+    async def _answer(self, request: Request, message: bytes | memoryview) -> None:
         self._reply(await self._extras.answer(request, message))
+        lent = message.obj if isinstance(message, memoryview) else None
+        if isinstance(lent, bytearray) and len(self._spare) < SPARE_BUFFERS:
+            self._spare.append(lent)
 
     async def _kill_privileges(self, request: Request, message: bytes) -> None:
         """Setuid, setgid and capabilities go before the request is carried out."""
@@ -207,7 +228,7 @@ class Filter:
         _, error, unique = wire.REPLY_HEADER.unpack_from(message)
         if unique == INIT_UNIQUE:
             self._on_ready_if_direct()
-            self._agreed.set()
+            self.agreed.set()
             return
         opcode = self._awaited.pop(unique, None) if unique else None
         if opcode is None or error:
@@ -217,6 +238,7 @@ class Filter:
                 wire.with_init_flags(bytes(message), self._add, max_stack_depth=STACK_DEPTH)
             )
             self._on_ready_if_direct()
+            self.agreed.set()
         else:
             handle = self._fs.files.handles.get(wire.opened_handle(message, opcode))
             if handle is not None and handle.backing:

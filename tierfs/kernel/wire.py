@@ -22,6 +22,8 @@ _OPEN_IN = struct.Struct("=II")  # flags, open_flags
 _CREATE_IN = struct.Struct("=IIII")  # flags, mode, umask, open_flags
 _SETATTR_IN = struct.Struct("=I")  # valid
 _WRITE_IN = struct.Struct("=QQII")  # fh, offset, size, write_flags
+_WRITE_DATA_AT = REQUEST_HEADER.size + 40
+_READ_IN = struct.Struct("=QQI")  # fh, offset, size
 _OPEN_OUT = struct.Struct("=QIi")  # fh, open_flags, backing_id
 _FALLOCATE_IN = struct.Struct("=QQQII")  # fh, offset, length, mode, padding
 _LSEEK_IN = struct.Struct("=QQII")  # fh, offset, whence, padding
@@ -45,6 +47,7 @@ class Opcode(enum.IntEnum):
     RENAME = 12
     LINK = 13
     OPEN = 14
+    READ = 15
     WRITE = 16
     REMOVEXATTR = 24
     INIT = 26
@@ -101,6 +104,24 @@ class Request:
     def of(cls, message: memoryview) -> Request:
         """The header of `message`."""
         return cls(*REQUEST_HEADER.unpack_from(message)[:7])
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read of `size` bytes of the open file `fh`."""
+
+    fh: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write to the open file `fh`."""
+
+    fh: int
+    offset: int
+    data: memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +209,28 @@ def kills_privileges(message: memoryview, opcode: int) -> bool:
     return False
 
 
-def fallocate(message: bytes) -> Fallocate:
+def read(message: bytes | memoryview) -> Read:
+    """The body of a READ request."""
+    return Read(*_READ_IN.unpack_from(message, REQUEST_HEADER.size))
+
+
+def write(message: bytes | memoryview) -> Write:
+    """The body of a WRITE request; the data is not copied."""
+    fh, offset, size, _ = _WRITE_IN.unpack_from(message, REQUEST_HEADER.size)
+    return Write(fh, offset, memoryview(message)[_WRITE_DATA_AT : _WRITE_DATA_AT + size])
+
+
+def fallocate(message: bytes | memoryview) -> Fallocate:
     """The body of a FALLOCATE request."""
     return Fallocate(*_FALLOCATE_IN.unpack_from(message, REQUEST_HEADER.size)[:4])
 
 
-def lseek(message: bytes) -> Lseek:
+def lseek(message: bytes | memoryview) -> Lseek:
     """The body of an LSEEK request."""
     return Lseek(*_LSEEK_IN.unpack_from(message, REQUEST_HEADER.size)[:3])
 
 
-def copy_file_range(message: bytes) -> CopyFileRange:
+def copy_file_range(message: bytes | memoryview) -> CopyFileRange:
     """The body of a COPY_FILE_RANGE request."""
     fh, offset, _, target, target_offset, length, _ = _COPY_IN.unpack_from(
         message, REQUEST_HEADER.size
@@ -232,11 +264,18 @@ def error_reply(unique: int, code: int) -> bytes:
     return REPLY_HEADER.pack(REPLY_HEADER.size, -code, unique)
 
 
+def data_reply(unique: int, buffer: bytearray, size: int) -> memoryview:
+    """The answer to READ: `size` bytes that stand in `buffer` behind the room for the header."""
+    length = REPLY_HEADER.size + size
+    REPLY_HEADER.pack_into(buffer, 0, length, 0, unique)
+    return memoryview(buffer)[:length]
+
+
 def offset_reply(unique: int, offset: int) -> bytes:
     """The answer to LSEEK (struct fuse_lseek_out)."""
     return REPLY_HEADER.pack(REPLY_HEADER.size + 8, 0, unique) + struct.pack("=Q", offset)
 
 
 def count_reply(unique: int, count: int) -> bytes:
-    """The answer to COPY_FILE_RANGE: bytes copied (struct fuse_write_out)."""
+    """The answer to WRITE and COPY_FILE_RANGE: bytes done (struct fuse_write_out)."""
     return REPLY_HEADER.pack(REPLY_HEADER.size + 8, 0, unique) + struct.pack("=II", count, 0)

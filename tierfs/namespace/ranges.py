@@ -27,18 +27,18 @@ class Ranges:
 
     async def read(self, handle: Handle, offset: int, size: int) -> bytes:
         """Up to `size` bytes at `offset`; short only at the end of the file."""
-        obj, core = handle.object, self._core
-        if obj is None:
-            return await core.on_shared_file(
-                handle, lambda fd: core.os.pread("read.shared", fd, size, offset)
-            )
-        obj.users += 1  # the handle may be switched to another object meanwhile
-        try:
-            return await core.local(core.os.pread, "read.local", _reading(obj), size, offset)
-        finally:
-            await self._data.release(obj)
+        buffer = bytearray(size)
+        count = await self.read_into(handle, offset, memoryview(buffer))
+        return bytes(buffer[:count])
 
-    async def write(self, handle: Handle, offset: int, data: bytes) -> int:
+    async def read_into(self, handle: Handle, offset: int, room: memoryview) -> int:
+        """Fills `room` with what stands at `offset`; less only at the end of the file."""
+        os_ = self._core.os
+        return await self._look(
+            handle, "read", lambda step, fd: os_.pread_into(step, fd, room, offset)
+        )
+
+    async def write(self, handle: Handle, offset: int, data: bytes | memoryview) -> int:
         """Writes all of `data`."""
         os_ = self._core.os
         await self._change(
@@ -57,16 +57,8 @@ class Ranges:
         """The next data or hole from `offset` on (SEEK_DATA, SEEK_HOLE); ENXIO at the end."""
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        obj, core = handle.object, self._core
-        if obj is None:
-            return await core.on_shared_file(
-                handle, lambda fd: core.os.seek("read.seek", fd, offset, whence)
-            )
-        obj.users += 1
-        try:
-            return await core.local(core.os.seek, "read.seek", _reading(obj), offset, whence)
-        finally:
-            await self._data.release(obj)
+        os_ = self._core.os
+        return await self._look(handle, "seek", lambda step, fd: os_.seek(step, fd, offset, whence))
 
     async def copy(
         self, source: Handle, offset: int, target: Handle, target_offset: int, size: int
@@ -83,6 +75,16 @@ class Ranges:
                 target, size,
                 lambda to: os_.copy_range("write.copy", fd, to, size, offset, target_offset),
             )  # fmt: skip
+        finally:
+            await self._data.release(obj)
+
+    async def _look(self, handle: Handle, what: str, look: Callable[[str, int], int]) -> int:
+        obj, core = handle.object, self._core
+        if obj is None:
+            return await core.on_shared_file(handle, lambda fd: look(f"{what}.shared", fd))
+        obj.users += 1  # the handle may be switched to another object meanwhile
+        try:
+            return await core.local(look, f"{what}.local", _reading(obj))
         finally:
             await self._data.release(obj)
 
