@@ -156,6 +156,20 @@ def test_a_write_open_that_changes_nothing_sends_nothing(node: Node) -> None:
     assert (node.shared / "f").stat().st_ino == inode
 
 
+def test_write_opens_that_change_nothing_leave_nothing_behind(node: Node) -> None:
+    (node.mount / "f").write_bytes(b"." * MIB)
+    node.settle()
+    for _ in range(20):
+        with (node.mount / "f").open("r+b") as writer, (node.mount / "f").open("rb") as reader:
+            assert reader.read(1) == b"."
+            assert writer.read(1) == b"."
+    node.settle()
+    wait_until(
+        lambda: len(list((node.local / "objects").glob("??/*"))) <= 1, "the older copies to go"
+    )
+    assert (node.mount / "f").read_bytes() == b"." * MIB
+
+
 @only_passthrough
 def test_stores_through_a_mapping_that_outlives_the_daemon(node: Node) -> None:
     node.expected = [r"ETXTBSY|killed in the middle"]

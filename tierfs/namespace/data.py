@@ -237,6 +237,17 @@ class Data:
             self.copying.pop(obj.id, None)
             await core.local(core.os.close, "copyup.close", target)
 
+    async def drop_copy(self, object_id: ObjectId) -> None:
+        """A clean copy that another one has taken the place of goes, with its last user."""
+        core = self._core
+        obj = core.tree.objects.get(object_id)
+        if obj is None:
+            await core.local(core.store.remove, object_id)
+            return
+        obj.clean = False
+        if core.unused(obj):
+            await core.dispose(obj)
+
     async def look(self, obj: LocalObject) -> Attributes:
         """What the local tier says of `obj` now."""
         return await self._core.local(self._core.store.attributes, obj.id, Kind.FILE)

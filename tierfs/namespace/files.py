@@ -348,15 +348,26 @@ class Files:
     async def _unchanged(self, node: Node, obj: LocalObject, op: Op) -> None:
         """Opened for writing and closed without a change: nothing to send, the copy is clean."""
         core = self._core
-        if not self._is_committed_as_it_is(obj, op):
-            self._number(op, await core.local(core.store.attributes, obj.id))
-            if obj.writers or obj.put is not op:
+        if self._is_committed_as_it_is(obj, op):
+            assert obj.origin is not None
+            copy = await core.journal.clean_copy(obj.origin.inode)
+            if obj.put is not op:
                 return
-            op.state = OpState.PENDING
-            core.backlog.update(op)
-            core.journal.post(SaveOp(op))
-            core.writeback.submit(op)
+            if self._is_committed_as_it_is(obj, op):
+                self._clean_again(obj, op)
+                if copy is not None and copy.object != obj.id:
+                    await self._data.drop_copy(copy.object)
+                return
+        self._number(op, await core.local(core.store.attributes, obj.id))
+        if obj.writers or obj.put is not op:
             return
+        op.state = OpState.PENDING
+        core.backlog.update(op)
+        core.journal.post(SaveOp(op))
+        core.writeback.submit(op)
+
+    def _clean_again(self, obj: LocalObject, op: Op) -> None:
+        core = self._core
         assert obj.origin is not None
         clean = CleanRecord(obj.origin, obj.id, None, obj.origin.size, op.timestamp_ns)
         obj.clean = True
