@@ -33,6 +33,7 @@ class Report:
     longest: float = 0.0
     files: dict[str, bytes] = field(default_factory=dict)
     directories: set[str] = field(default_factory=set)
+    history: dict[str, list[str]] = field(default_factory=dict)
 
     def differences(self, mount: Path, seen_at: Path) -> list[str]:
         """How the tree at `seen_at`, which mirrors `mount`, differs from the model."""
@@ -40,10 +41,13 @@ class Report:
         found = []
         there = {str(p.relative_to(base)) for p in base.rglob("*") if not p.is_dir()}
         for name in sorted(there ^ self.files.keys()):
-            found.append(f"{name}: {'too many' if name in there else 'missing'}")
+            found.append(
+                f"{name}: {'too many' if name in there else 'missing'}: {self.history.get(name)}"
+            )
         for name in sorted(there & self.files.keys()):
+            size, want = (base / name).stat().st_size, len(self.files[name])
             if (base / name).read_bytes() != self.files[name]:
-                found.append(f"{name}: other content")
+                found.append(f"{name}: {size} bytes for {want}: {self.history.get(name)}")
         return found
 
 
@@ -87,6 +91,9 @@ class Worker:
         parent = self.chance.choice(sorted(self.report.directories))
         return os.path.join(parent, f"n{self.made}")
 
+    def note(self, name: str, what: str) -> None:
+        self.report.history.setdefault(name, []).append(f"{time.strftime('%H:%M:%S')} {what}")
+
     def some(self) -> str | None:
         return self.chance.choice(sorted(self.report.files)) if self.report.files else None
 
@@ -97,6 +104,7 @@ class Worker:
         if data:
             os.write(fd, data)
         self.report.files[name] = data
+        self.note(name, f"created with {len(data)}")
         if self.chance.random() < 0.2:
             self.open[name] = fd
         else:
@@ -109,11 +117,20 @@ class Worker:
         fd = os.open(self.path(name), os.O_WRONLY | os.O_APPEND)
         os.write(fd, data)
         self.report.files[name] += data
+        self.note(name, f"{len(data)} appended")
         os.close(fd)
 
     def read(self) -> None:
         if (name := self.some()) is not None:
-            assert Path(self.path(name)).read_bytes() == self.report.files[name], name
+            self.same(name, Path(self.path(name)).read_bytes())
+
+    def same(self, name: str, found: bytes) -> None:
+        want = self.report.files[name]
+        at = next((i for i, (a, b) in enumerate(zip(found, want, strict=False)) if a != b), None)
+        assert found == want, (
+            f"{name}: {len(found)} bytes, not {len(want)}; the first other one at {at}; "
+            f"{'open' if name in self.open else 'closed'}; {self.report.history.get(name)}"
+        )
 
     def rename(self) -> None:
         name = self.some()
@@ -126,6 +143,8 @@ class Worker:
             return
         self.close(target)
         self.report.files[target] = self.report.files.pop(name)
+        self.report.history[target] = self.report.history.pop(name, [])
+        self.note(target, f"renamed from {name}")
         if name in self.open:
             self.open[target] = self.open.pop(name)
 
@@ -138,7 +157,8 @@ class Worker:
             return
         os.unlink(self.path(name))
         data = self.report.files.pop(name)
-        assert not os.path.lexists(self.path(name))
+        self.note(name, "unlinked")
+        assert not os.path.lexists(self.path(name)), f"{name}: {self.report.history.pop(name, [])}"
         if (fd := self.open.get(name)) is not None:
             assert os.pread(fd, len(data) + 1, 0) == data, f"{name}: open, unlinked"
             os.pwrite(fd, b"still", 0)
@@ -176,7 +196,8 @@ class Worker:
         data = self.chance.randbytes(50)
         os.pwrite(self.open[name], data, len(self.report.files[name]))
         self.report.files[name] += data
-        assert os.pread(self.open[name], 1 << 20, 0) == self.report.files[name], name
+        self.note(name, f"{len(data)} written")
+        self.same(name, os.pread(self.open[name], 1 << 20, 0))
 
 
 class Swarm:

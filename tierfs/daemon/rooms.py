@@ -130,7 +130,7 @@ def _start(
         fs.start(writeback, snapshot)
     else:
         # in the journal they stay until they are answered, however often the worker dies
-        fs.core.journal.apply(*map(SaveRequest, succession.remembered.created))
+        fs.core.journal.apply(*map(SaveRequest, succession.remembered.answered))
         fs.go_on(writeback, snapshot, succession.remembered, succession.descriptors())
     succession.begun(fs)
 

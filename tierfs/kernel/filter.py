@@ -20,7 +20,7 @@ from tierfs.kernel import wire
 from tierfs.kernel.backings import Backings
 from tierfs.kernel.device import Device
 from tierfs.kernel.extras import Extras
-from tierfs.kernel.resent import INIT_UNIQUE, NAMING, Requests
+from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
 
@@ -161,6 +161,12 @@ class Filter:
             else:
                 await self._forward(instead)
             return
+        if opcode == Opcode.OPEN and request.unique & RESENT:
+            handle = self._fs.files.answer(request.unique & ~RESENT)
+            if handle is not None:
+                del self._awaited[request.unique]
+                self._reply(wire.open_reply(request.unique, handle.number, handle.backing))
+                return
         if kills:
             nursery.start_soon(self._kill_privileges, request, bytes(message))
             return
@@ -243,6 +249,8 @@ class Filter:
             handle = self._fs.files.handles.get(wire.opened_handle(message, opcode))
             if handle is not None and handle.backing:
                 wire.set_backing(message, opcode, handle.backing)
+            if handle is not None:
+                self._fs.core.memory.opened(handle, unique & ~RESENT)
             self._reply(message)
 
     def _on_ready_if_direct(self) -> None:

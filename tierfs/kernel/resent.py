@@ -6,6 +6,7 @@ messages come, so what the filter passes on and what a handler takes up meet her
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -13,6 +14,8 @@ from tierfs.kernel import wire
 from tierfs.kernel.wire import Opcode
 from tierfs.model import Name
 from tierfs.namespace.requests import Request
+
+log = logging.getLogger(__name__)
 
 BATCH = 256
 """Answered requests that are forgotten together."""
@@ -57,6 +60,9 @@ class Requests:
         self._unanswered.add(unique)
         done = bool(request.unique & RESENT) and unique in self._done
         name = _name_in(message, request.opcode)
+        if request.unique & RESENT:
+            log.info("asked again: request %d (opcode %d, %r): %s", unique, request.opcode,
+                     name, "it was carried out" if done else "it is carried out now")  # fmt: skip
         if done and request.opcode in _TAKING:
             return wire.error_reply(request.unique, 0)
         if done and request.opcode in _MAKING:

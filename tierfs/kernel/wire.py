@@ -264,6 +264,13 @@ def error_reply(unique: int, code: int) -> bytes:
     return REPLY_HEADER.pack(REPLY_HEADER.size, -code, unique)
 
 
+def open_reply(unique: int, fh: int, backing: int) -> bytes:
+    """The answer to OPEN."""
+    flags = OpenFlag.PASSTHROUGH if backing else OpenFlag(0)
+    header = REPLY_HEADER.pack(REPLY_HEADER.size + _OPEN_OUT.size, 0, unique)
+    return header + _OPEN_OUT.pack(fh, flags, backing)
+
+
 def data_reply(unique: int, buffer: bytearray, size: int) -> memoryview:
     """The answer to READ: `size` bytes that stand in `buffer` behind the room for the header."""
     length = REPLY_HEADER.size + size

@@ -40,6 +40,7 @@ from tierfs.namespace.nodes import (
 )
 from tierfs.namespace.opening import Opening
 from tierfs.namespace.pointers import targets_of
+from tierfs.namespace.requests import current
 from tierfs.osio.processes import was_killed
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
@@ -60,6 +61,7 @@ class Files:
         self._inheritance = inheritance
         self._numbers = itertools.count(1)
         self.handles: dict[int, Handle] = {}
+        self._answers: dict[int, Handle] = {}
 
     def handle(self, number: int) -> Handle:
         """The open file `number`; OSError(EBADF)."""
@@ -98,15 +100,16 @@ class Files:
             raise
         return handle
 
-    def restore(self, handles: Iterable[Handle], highest: int) -> None:
+    def restore(self, handles: Iterable[tuple[Handle, int]], highest: int) -> None:
         """The files that were open in an earlier worker; `highest` number was given out.
 
         A write-open whose op was not journaled in time gets it now. Synchronous.
         """
         self._numbers = itertools.count(highest + 1)
-        for handle in handles:
+        for handle, unique in handles:
             self.handles[handle.number] = handle
-            self._core.memory.handle(handle)
+            self._core.memory.opened(handle, unique)
+            self._answers[unique] = handle
             if handle.writable:
                 self._opening.put_again(handle.node)
 
@@ -155,9 +158,18 @@ class Files:
 
     async def create_again(self, state: DirectoryState, name: Name, caller: Caller) -> Handle:
         """Answers a create that an earlier worker has carried out and not answered."""
+        request = current()
+        handle = self.answer(request.unique) if request is not None else None
+        if handle is not None:
+            return handle
         node = await self._lookup.resolve(state, name)
         node.lookups += 1
         return await self.open(node, os.O_RDWR, caller)
+
+    def answer(self, unique: int) -> Handle | None:
+        """The open file with which an earlier worker answered request `unique`, perhaps in vain."""
+        handle = self._answers.get(unique)
+        return handle if handle is not None and handle.number in self.handles else None
 
     def _make(self, obj: LocalObject, birth: Birth, parent: ObjectId, name: Name) -> None:
         """Makes the object of a new file with the descriptor that it needs. Blocking."""

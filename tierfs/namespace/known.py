@@ -21,7 +21,8 @@ class Known:
     no name any more.
 
     Attributes:
-        handles: the open files, with descriptors; known after `join`.
+        handles: the open files, with descriptors, and the requests that they answered; known
+            after `join`.
     """
 
     def __init__(self, core: Core, remembered: Remembered, fds: dict[int, int]) -> None:
@@ -29,7 +30,7 @@ class Known:
         self._tree = core.tree
         self._remembered = remembered
         self._fds = fds
-        self.handles: list[Handle] = []
+        self.handles: list[tuple[Handle, int]] = []
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -40,6 +41,8 @@ class Known:
                 self._core.add_object(Kind.FILE, Content.DATA, handle.object)
         for node in self._by_depth():
             self._place_node(node)
+        for known in self._remembered.nodes.values():
+            self._give_older_object(known)
         for inode, ino in self._remembered.aliases.items():
             self._tree.aliases[inode] = ino
 
@@ -70,16 +73,29 @@ class Known:
                 return
             node.directory = known.directory.id
             tree.by_object[known.directory.id] = node
-        obj = tree.objects.get(known.object) if known.object is not None else None
-        if obj is not None and tree.by_object.get(obj.id) in (None, node):
-            node.object = obj
-            tree.by_object[obj.id] = node
+        if known.objects:
+            self._give_object(node, known.objects[-1])
         if known.shared is not None:
             node.shared = known.shared
             if not known.unlinked or known.shared.inode not in tree.by_shared:
                 tree.by_shared[known.shared.inode] = node
         node.names, node.unlinked, node.ctimes = known.names, known.unlinked, known.ctimes
         tree.nodes[node.ino] = node
+
+    def _give_object(self, node: Node, id_: ObjectId | None) -> None:
+        obj = self._tree.objects.get(id_) if id_ is not None else None
+        if obj is not None and self._tree.by_object.get(obj.id) in (None, node):
+            node.object = obj
+            self._tree.by_object[obj.id] = node
+
+    def _give_older_object(self, known: KnownNode) -> None:
+        """The log was ahead of the journal: what the node has there is what it had before."""
+        node = self._tree.nodes.get(known.ino)
+        if node is None:
+            return
+        for id_ in reversed(known.objects):
+            if node.object is None:
+                self._give_object(node, id_)
 
     def _place_directory(self, node: KnownNode, known: KnownDirectory) -> bool:
         """Puts the state of a directory into the tree; False when there never was one."""
@@ -103,40 +119,18 @@ class Known:
         return True
 
     def join(self) -> None:
-        """After the journal's ops: open files; and a node whose object was not journaled in time
-        keeps its name."""
-        self._open_handles()
-        for known in self._remembered.nodes.values():
-            node = self._tree.nodes.get(known.ino)
-            if node is None or node.object is not None or node.unlinked:
-                continue
-            for directory, name in list(node.names):
-                entry = self._tree.entry(directory, name)
-                if entry is not None and entry.object is not None:
-                    self._adopt(node, entry.object)
-                    break
-
-    def _adopt(self, node: Node, obj: LocalObject) -> None:
-        other = self._tree.by_object.get(obj.id)
-        if other is not None and other is not node:
-            if other.lookups or other.handles:
-                return
-            self._tree.nodes.pop(other.ino, None)
-            node.names |= other.names
-        self._tree.switch_object(node, obj)
-
-    # -- open files --------------------------------------------------------------------------------
-
-    def _open_handles(self) -> None:
+        """After the journal's ops: the open files."""
         for known in self._remembered.handles.values():
             node = self._tree.nodes.get(known.ino)
             if node is None:
                 log.error("open file %d is of an unknown node %d", known.number, known.ino)
                 continue
             try:
-                self.handles.append(self._handle(known, node))
+                self.handles.append((self._handle(known, node), known.unique))
             except OSError as error:
                 log.error("open file %d cannot be opened again: %s", known.number, error)
+
+    # -- open files --------------------------------------------------------------------------------
 
     def _handle(self, known: KnownHandle, node: Node) -> Handle:
         handle = Handle(

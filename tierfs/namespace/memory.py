@@ -58,7 +58,7 @@ class Memory:
         self._tree = tree
         self._log: Log | None = None
         self._keeper: Keeper | None = None
-        self._handles: dict[int, Handle] = {}
+        self._handles: dict[int, tuple[Handle, int]] = {}
         self._top = (0, 0, 0)
         self._init = b""
         self._lines: list[str] = []
@@ -85,22 +85,31 @@ class Memory:
         self._init = request
         self._say("i", request.hex())
 
-    def handle(self, handle: Handle) -> None:
-        """An open file of the kernel's was opened, changed or closed."""
-        if self._log is None:
+    def opened(self, handle: Handle, unique: int) -> None:
+        """The kernel is about to get `handle` as the answer to its request `unique`.
+
+        Its op may not be journaled yet: from this it is made again.
+        """
+        if self._log is None or self._keeper is None:
             return
-        number, shared = handle.number, handle.shared_fd
-        known = number in self._handles
-        if not handle.granted:
-            if self._handles.pop(number, None) is not None:
-                self._say("h", number)
-                self._drop_descriptor(number)
-            return
-        if shared >= 0 and handle.object is None and not known and self._keeper is not None:
-            self._keeper.keep(f"{HANDLE}{number}", shared)
-        self._handles[number] = handle
+        number = handle.number
+        if handle.object is None and handle.shared_fd >= 0:
+            self._keeper.keep(f"{HANDLE}{number}", handle.shared_fd)
+        self._handles[number] = (handle, unique)
         self._reached(handle=number, backing=handle.backing)
-        self._lines.append(handle_line(handle))
+        self._lines.append(handle_line(handle, unique))
+
+    def handle(self, handle: Handle) -> None:
+        """An open file of the kernel's was changed or closed."""
+        known = self._handles.get(handle.number)
+        if known is None:
+            return
+        if handle.granted:
+            self._lines.append(handle_line(*known))
+            return
+        del self._handles[handle.number]
+        self._say("h", handle.number)
+        self._drop_descriptor(handle.number)
 
     def listing(self, listing: OpenDirectory) -> None:
         """A directory was opened, or its names were read."""
@@ -149,9 +158,9 @@ class Memory:
         for node in list(self._tree.nodes.values()):
             if node.ino != ROOT_INO and self._tree.nodes.get(node.ino) is node:
                 yield self._node_line(node, True)
-        for handle in list(self._handles.values()):
-            if handle.number in self._handles:
-                yield handle_line(handle)
+        for number, known in list(self._handles.items()):
+            if number in self._handles:
+                yield handle_line(*known)
         for listing in list(listings()):
             yield listing_line(listing)
 
@@ -189,13 +198,13 @@ def _location(location: Location | None) -> object:
     return (location.directory, text(location.name), location.inode)
 
 
-def handle_line(handle: Handle) -> str:
+def handle_line(handle: Handle, unique: int) -> str:
     """The line of an open file."""
     obj = handle.object
     return json.dumps(
         (
             "h", handle.number, handle.node.ino, handle.writable, handle.opener, handle.backing,
-            handle.flushed, None if obj is None else obj.id,
+            handle.flushed, None if obj is None else obj.id, unique,
         )
     )  # fmt: skip
 

@@ -174,9 +174,10 @@ class Names:
             core.writeback.submit(op)
         else:
             await self._keep_time(state)
+        # first the rows: a name must not outlive its content
+        await core.journal.post().written()
         if obj is not None and core.unused(obj):
             await core.dispose(obj)
-        await core.journal.post().written()
 
     def _take_away(
         self, kind: OpKind, state: DirectoryState, name: Name, node: Node

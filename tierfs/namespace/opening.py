@@ -200,7 +200,6 @@ class Opening:
             else:
                 node.backing = direct.open(obj.fd if obj is not None else handle.shared_fd)
         handle.backing = node.backing
-        self._core.memory.handle(handle)
         if direct.enabled and not handle.backing:
             handle.keep_cache = False  # the kernel may have written past these pages before
         if handle.backing and handle.writable and obj is not None and not obj.live:

@@ -144,7 +144,7 @@ def _locate(core: Core, op: Op, obj: LocalObject) -> None:
     directory, name = (op.parent2, op.name2) if source else (op.parent, op.name)
     if directory is not None and name is not None and op.kind is not OpKind.PUT:
         node.shared = Location(directory, name, op.base_inode)
-        core.tree.by_shared[op.base_inode] = node
+        core.tree.by_shared.setdefault(op.base_inode, node)
         node.names.add((directory, name))
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tierfs.model import Kind, Name, ObjectId
 from tierfs.namespace.nodes import Location
+
+
+ANSWERED = 1024
+"""More than there can be waiting for an answer at one time."""
+
+
+OLDER = 3
+"""Objects of a node that are remembered beside the present one."""
 
 
 def text(name: Name) -> str:
@@ -34,12 +43,16 @@ class KnownDirectory:
 
 @dataclass(slots=True)
 class KnownNode:
-    """A node that the kernel may know."""
+    """A node that the kernel may know.
+
+    Attributes:
+        objects: that it had lately, the present one last; None: none.
+    """
 
     ino: int
     kind: Kind
     lookups: int
-    object: ObjectId | None
+    objects: tuple[ObjectId | None, ...]
     shared: Location | None
     names: set[tuple[ObjectId, Name]]
     unlinked: bool
@@ -49,7 +62,10 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class KnownHandle:
-    """An open file; `object` is None when it is read from the shared tier."""
+    """An open file, the answer to the request `unique`.
+
+    `object` is None when it is read from the shared tier.
+    """
 
     number: int
     ino: int
@@ -58,6 +74,7 @@ class KnownHandle:
     backing: int
     flushed: bool
     object: ObjectId | None
+    unique: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,7 @@ class Remembered:
 
     Attributes:
         init: the kernel's INIT request.
+        answered: the requests to which open files were the last answers, given or not.
         backings: all that were given out, as far as is known.
         highest_handle, highest_listing, highest_backing: above all that were ever given out.
     """
@@ -84,6 +102,7 @@ class Remembered:
     aliases: dict[int, int] = field(default_factory=dict)
     handles: dict[int, KnownHandle] = field(default_factory=dict)
     listings: dict[int, KnownListing] = field(default_factory=dict)
+    answered: deque[int] = field(default_factory=lambda: deque(maxlen=ANSWERED))
     backings: set[int] = field(default_factory=set)
     highest_handle: int = 0
     highest_listing: int = 0
@@ -122,14 +141,16 @@ class Remembered:
         ino = item[0]
         before = self.nodes.pop(ino, None)
         if before is not None and before.shared is not None:
-            self.aliases.pop(before.shared.inode, None)
+            if self.aliases.get(before.shared.inode) == ino:
+                del self.aliases[before.shared.inode]
         if len(item) < 3:
             if len(item) == 2:
                 self.aliases[item[1]] = ino
             return
         _, kind, lookups, obj, shared, names, unlinked, ctimes, directory = item
+        objects = before.objects[-OLDER:] if before is not None else ()
         node = KnownNode(
-            ino, Kind(kind), lookups, obj,
+            ino, Kind(kind), lookups, (*objects, obj) if obj not in objects[-1:] else objects,
             None if shared is None else Location(shared[0], name_of(shared[1]), shared[2]),
             {(parent, name_of(name)) for parent, name in names}, unlinked,
             None if ctimes is None else (ctimes[0], ctimes[1]),
@@ -147,6 +168,8 @@ class Remembered:
             self.handles.pop(item[0], None)
             return
         handle = KnownHandle(*item)
+        if handle.number not in self.handles:
+            self.answered.append(handle.unique)
         self.handles[handle.number] = handle
         self.highest_backing = max(self.highest_backing, handle.backing)
         if handle.backing:

@@ -86,7 +86,9 @@ class Tree:
         """The node that `obj` answers for, made when the kernel does not know it yet."""
         node = self.by_object.get(obj.id)
         if node is None:
-            node = Node(int(obj.id), obj.kind, self.changed, object=obj)
+            # the file that it was the first version of may still go by its number
+            ino = int(obj.id) if int(obj.id) not in self.nodes else int(new_object_id())
+            node = Node(ino, obj.kind, self.changed, object=obj)
             if obj.kind is Kind.DIRECTORY:
                 node.directory = obj.id
             self.nodes[node.ino] = self.by_object[obj.id] = node
