@@ -305,6 +305,7 @@ class Names:
         )
         op = source.op if source is not None else None
         if op is not None and self._foldable(op, old, old_name):
+            op.base_inode = there  # what a restart has to know of the name
             core.retarget(op, new, new_name, overwrites=overwrites)
             self._vacate(old, old_name, here, node)
         else:

@@ -200,6 +200,9 @@ class Outcomes:
     def _learn(self, entry: Entry, op: Op, left: int | None) -> list[Change]:
         entry.shared_inode = left
         later = entry.op
+        if later.kind in (OpKind.PUT, OpKind.SYMLINK):
+            later.base_inode = left  # what a restart has to know of the name
+            return [SaveOp(later)]
         if left is None or later.base_inode is not None or later.object != op.object:
             return []
         if later.kind is OpKind.RENAME and entry.object is not None:

@@ -30,6 +30,8 @@ from tierfs.namespace.reach import find_targets
 log = logging.getLogger(__name__)
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
+MAKERS = (OpKind.PUT, OpKind.SYMLINK)
+"""Their `base_inode` is what the shared tier has under the name, another file."""
 
 
 def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -> None:
@@ -142,7 +144,7 @@ def _locate(core: Core, op: Op, obj: LocalObject) -> None:
         return
     source = op.kind in (OpKind.RENAME, OpKind.LINK)
     directory, name = (op.parent2, op.name2) if source else (op.parent, op.name)
-    if directory is not None and name is not None and op.kind is not OpKind.PUT:
+    if directory is not None and name is not None and op.kind not in MAKERS:
         node.shared = Location(directory, name, op.base_inode)
         core.tree.by_shared.setdefault(op.base_inode, node)
         node.names.add((directory, name))
