@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import LoopDevice, Node, compare, frozen
+from tests.harness import LoopDevice, Node, compare, frozen, immutable, wait_until
 
 MIB = 1 << 20
 
@@ -198,3 +198,24 @@ def test_open_that_truncates_is_a_change(slow_node: Node, state: str) -> None:
     path.open("wb").close()
     assert path.stat().st_size == 0
     assert path.stat().st_mtime_ns > 1
+
+
+def test_a_link_that_the_shared_tier_forbids_does_not_hang_its_caller(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    tier = make_device("forbidding")
+    node = make_node(shared=tier.mountpoint).start()
+    node.expected.append("immutable|forbidden")
+    folder = node.mount / "d"
+    folder.mkdir()
+    (folder / "one").write_bytes(b"x")
+    node.settle()
+    with immutable(tier.mountpoint / "d"):
+        os.link(folder / "one", folder / "two")
+        wait_until(lambda: node.status()["stuck"], "the link to be stuck")
+        assert (folder / "two").stat().st_nlink == 2
+        assert sorted(os.listdir(folder)) == ["one", "two"]
+        os.rename(folder / "one", folder / "three")
+        assert (folder / "three").read_bytes() == b"x"
+    node.settle()
+    assert (tier.mountpoint / "d" / "three").stat().st_nlink == 2

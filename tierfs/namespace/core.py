@@ -201,7 +201,7 @@ class Core:
         """Waits for the rename of `object_id` that is being published; False: there is none."""
         op = self.publishing(object_id, OpKind.RENAME)
         if op is not None:
-            await self.writeback.committed(op)
+            await self.writeback.decided(op)
         return op is not None
 
     def publishing(self, object_id: ObjectId, *kinds: OpKind) -> Op | None:

@@ -160,7 +160,7 @@ class Lookup:
         core = self._core
         while True:
             while (op := core.publishing(obj.id, *LINKS)) is not None:
-                await core.writeback.committed(op)
+                await core.writeback.decided(op)
                 st = None
             version = obj.version
             attributes = await self._committed_attributes(node, st)

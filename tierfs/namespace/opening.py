@@ -117,7 +117,7 @@ class Opening:
         if clone is not None:
             await self._install(node, clone, False)
         elif op.phase is Phase.PUBLISHING:
-            await self._core.writeback.committed(op)
+            await self._core.writeback.decided(op)
             await self.for_writing(node, truncate=False)
         elif obj.put is op:
             self._reopen(obj, op)

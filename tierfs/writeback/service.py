@@ -13,7 +13,7 @@ import trio
 from tierfs.errors import ObjectChanged
 from tierfs.journal import Change, Journal, SaveOp
 from tierfs.local import ObjectStore
-from tierfs.model import Mark, ObjectId, Op, OpKind, OpState
+from tierfs.model import Mark, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.order import Backlog, Work
 from tierfs.shared import Places, SharedTier
 from tierfs.writeback.actions import Actions
@@ -84,6 +84,7 @@ class WriteBack:
         self._flushes = Flushes(self._rooms, self._stager, settings)
         self._wakeup = trio.Event()
         self._over: dict[int, trio.Event] = {}
+        self._given_back: dict[int, trio.Event] = {}
 
     # -- what the namespace calls ---------------------------------------------------------------
 
@@ -123,6 +124,15 @@ class WriteBack:
             await self._over.setdefault(op.row, trio.Event()).wait()
         else:
             await trio.lowlevel.checkpoint()
+
+    async def decided(self, op: Op) -> None:
+        """Return when it is known whether the final call of `op` has happened.
+
+        That is when it is over, or when it failed and may be tried again, never or late.
+        """
+        await trio.lowlevel.checkpoint()
+        while self._rooms.alive(op) and op.phase is Phase.PUBLISHING:
+            await self._given_back.setdefault(op.row, trio.Event()).wait()
 
     def retry_stuck(self, directory: ObjectId) -> None:
         """Try every stuck op below `directory` again now."""
@@ -226,7 +236,13 @@ class WriteBack:
             room.release()
             if self._rooms.alive(op):
                 self._rooms.backlog.done_with(op)
+            self._tell_decided(op)
             self.wake()
+
+    def _tell_decided(self, op: Op) -> None:
+        event = self._given_back.pop(op.row, None)
+        if event is not None:
+            event.set()
 
     async def _stage(self, op: Op) -> None:
         if not self._rooms.alive(op):
@@ -238,6 +254,7 @@ class WriteBack:
         if applied is None:
             self._rooms.journal.post(SaveOp(op))
             self._rooms.backlog.update(op)
+            self._tell_decided(op)
         else:
             self._committed(op, applied)
         self.wake()
@@ -287,6 +304,7 @@ class WriteBack:
         if not committed:
             self._actions.left(op)
         self._flushes.over(op, committed=committed)
+        self._tell_decided(op)
         over = self._over.pop(op.row, None)
         if over is not None:
             over.set()
