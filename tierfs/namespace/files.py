@@ -210,8 +210,8 @@ class Files:
         first = not handle.flushed
         handle.flushed = True
         self._core.memory.handle(handle)
-        killed = first and handle.opener and await self._core.local(was_killed, handle.opener)
-        attributes = await self._data.look(obj)
+        opener = handle.opener if first else 0
+        killed, attributes = await self._core.local(self._at_close, obj, opener)
         self._data.judge(obj, attributes)
         op = obj.put
         if op is None or op.phase is Phase.PUBLISHING:
@@ -227,6 +227,11 @@ class Files:
             self._number(op, attributes)
             await self._core.journal.post(SaveOp(op)).written()
             self._core.writeback.submit(op)
+
+    def _at_close(self, obj: LocalObject, opener: int) -> tuple[bool, Attributes]:
+        """Whether the process `opener` is being killed, and what `obj` is now. Blocking."""
+        killed = opener > 0 and was_killed(opener)
+        return killed, self._core.store.attributes(obj.id, Kind.FILE)
 
     def _number(self, op: Op, attributes: Attributes) -> None:
         """Gives a flushed file its place in the order (DESIGN 5: that of its last FLUSH)."""
