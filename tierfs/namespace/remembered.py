@@ -11,7 +11,6 @@ from typing import Any
 from tierfs.model import Kind, Name, ObjectId
 from tierfs.namespace.nodes import Location
 
-
 ANSWERED = 1024
 """More than there can be waiting for an answer at one time."""
 
@@ -140,9 +139,9 @@ class Remembered:
     def _take_node(self, item: list[Any]) -> None:
         ino = item[0]
         before = self.nodes.pop(ino, None)
-        if before is not None and before.shared is not None:
-            if self.aliases.get(before.shared.inode) == ino:
-                del self.aliases[before.shared.inode]
+        old = before.shared.inode if before is not None and before.shared is not None else None
+        if old is not None and self.aliases.get(old) == ino:
+            del self.aliases[old]
         if len(item) < 3:
             if len(item) == 2:
                 self.aliases[item[1]] = ino
