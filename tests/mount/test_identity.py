@@ -96,3 +96,27 @@ def test_removal_of_a_directory_that_was_just_changed_outlives_a_kill(node: Node
     assert not folder.exists()
     node.settle()
     assert not (node.shared / "d").exists()
+
+
+def test_links_are_counted_after_a_restart(node: Node) -> None:
+    node.expected = ["forbidden by the shared tier"]
+    folder = node.mount / "d"
+    folder.mkdir()
+    one, two, three, other = (folder / name for name in ("one", "two", "three", "other"))
+    one.write_bytes(b"1")
+    other.write_bytes(b"other")
+    node.settle()
+    with immutable(node.shared / "d"):
+        os.link(one, two)
+        os.link(one, three)
+        with one.open("ab") as file:
+            file.write(b"2")
+        other.rename(one)
+        assert two.stat().st_nlink == three.stat().st_nlink == 2
+        node.kill()
+        node.start()
+        assert two.stat().st_nlink == three.stat().st_nlink == 2
+    node.settle()
+    assert two.read_bytes() == three.read_bytes() == b"12"
+    assert one.read_bytes() == b"other"
+    assert two.stat().st_nlink == three.stat().st_nlink == 2
