@@ -70,7 +70,8 @@ class Report:
     async def until_released(self, ops: list[Op], seconds: float) -> None:
         """Waits while files of `ops` are closed but not released; `seconds` at the most."""
         with trio.move_on_after(seconds):
-            while any(self._is_closing(op) for op in ops):  # noqa: ASYNC110: many ways to end
+            # RELEASE, a lease and a mark can all end it
+            while any(self._is_closing(op) for op in ops):  # noqa: ASYNC110
                 await trio.sleep(RELEASE_POLL_SECONDS)
 
     def _is_closing(self, op: Op) -> bool:

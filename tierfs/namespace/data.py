@@ -10,8 +10,8 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 from tierfs.local import ObjectStore
 from tierfs.model import Attributes, CleanRecord, Kind, Name, ObjectId, Signature
@@ -177,15 +177,22 @@ class Data:
 
     async def _fill(self, node: Node, obj: LocalObject, keep: bool) -> None:
         core, old = self._core, node.object
-        directory, name = node.a_name() or (ObjectId(0), b"")
-        if old is not None and old.content is Content.DATA:
-            if keep and await core.local(core.store.clone, old.id, obj.id):
-                return
-            fd = await core.local(core.store.open_object, old.id, os.O_RDONLY)
+        if old is None or old.content is not Content.DATA:
+            await self._fill_from_shared(node, obj, keep)
+            return
+        if keep and await core.local(core.store.clone, old.id, obj.id):
+            return
+        async with self._closing(
+            await core.local(core.store.open_object, old.id, os.O_RDONLY)
+        ) as fd:
             attributes = await self._lookup.attributes(node)
             xattrs = await core.local(read_xattrs, core.store, old.id)
-        else:
-            fd, st, xattrs = await self._open_shared(node)
+            await self._make(node, obj, attributes, xattrs, fd if keep else -1)
+
+    async def _fill_from_shared(self, node: Node, obj: LocalObject, keep: bool) -> None:
+        core, old = self._core, node.object
+        fd, st, xattrs = await self._open_shared(node)
+        async with self._closing(fd):
             obj.origin = Signature.of(st)
             attributes = await self._lookup.attributes(node, st)
             if old is not None and old.content is Content.STUB:
@@ -194,16 +201,28 @@ class Data:
             usable = clean is not None and clean.signature == obj.origin and keep
             if usable and clean and await core.local(clone_if_there, core.store, clean, obj.id):
                 await core.local(apply_attributes, core.store, obj.id, attributes, xattrs)
-                await core.on_shared(core.os.close, "copyup.close", fd)
                 return
-        if not keep:
+            await self._make(node, obj, attributes, xattrs, fd if keep else -1)
+
+    async def _make(
+        self, node: Node, obj: LocalObject, attributes: Attributes, xattrs: dict[bytes, bytes],
+        source: int,
+    ) -> None:  # fmt: skip
+        """Makes `obj` with the content of descriptor `source`; -1: empty, and changed now."""
+        core = self._core
+        directory, name = node.a_name() or (ObjectId(0), b"")
+        if source < 0:
             attributes = dataclasses.replace(attributes, size=0, mtime_ns=time.time_ns())
+        await core.local(make_object, core.store, obj.id, attributes, xattrs, directory, name)
+        if source >= 0:
+            await self._copy(node, source, obj, attributes)
+
+    @asynccontextmanager
+    async def _closing(self, fd: int) -> AsyncIterator[None]:
         try:
-            await core.local(make_object, core.store, obj.id, attributes, xattrs, directory, name)
-            if keep:
-                await self._copy(node, fd, obj, attributes)
+            yield
         finally:
-            await core.on_shared(core.os.close, "copyup.close", fd)
+            await self._core.on_shared(self._core.os.close, "copyup.close", fd)
 
     async def _open_shared(self, node: Node) -> tuple[int, os.stat_result, dict[bytes, bytes]]:
         core = self._core
