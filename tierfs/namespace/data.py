@@ -182,9 +182,8 @@ class Data:
             return
         if keep and await core.local(core.store.clone, old.id, obj.id):
             return
-        async with self._closing(
-            await core.local(core.store.open_object, old.id, os.O_RDONLY)
-        ) as fd:
+        fd = await core.local(core.store.open_object, old.id, os.O_RDONLY)
+        async with self._closing(fd):
             attributes = await self._lookup.attributes(node)
             xattrs = await core.local(read_xattrs, core.store, old.id)
             await self._make(node, obj, attributes, xattrs, fd if keep else -1)
