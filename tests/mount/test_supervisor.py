@@ -174,11 +174,12 @@ def swarm(node: Node, seconds: float, seed: int) -> None:
         assert report.differences(node.mount, node.shared) == []
 
 
+@pytest.mark.soak
 def test_kill_at_random(node: Node) -> None:
     swarm(node, 30, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("passthrough", [True, False])
 def test_kill_at_random_for_long(make_node: Callable[..., Node], passthrough: bool) -> None:
     node = make_node("long")
