@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import trio
+
 from tierfs.model import Attributes, Kind, Name, ObjectId
 from tierfs.namespace.core import LINKS, Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
@@ -20,6 +22,9 @@ from tierfs.shared import Entry as SharedEntry
 
 TIER_FAILURES = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENODEV, errno.ENXIO})
 """What a file system says that does not answer, as against one that has nothing there."""
+
+LINK_SECONDS = 0.2
+"""How long stat waits to know whether a link that is being published counts already."""
 
 DIRECTORY_BYTES = 4096
 """st_size of every directory: its own on the two tiers says nothing of what the mount shows."""
@@ -160,7 +165,12 @@ class Lookup:
         core = self._core
         while True:
             while (op := core.publishing(obj.id, *LINKS)) is not None:
-                await core.writeback.decided(op)
+                with trio.move_on_after(LINK_SECONDS) as wait:
+                    await core.writeback.decided(op)
+                if wait.cancelled_caught:
+                    # the tier hangs in that call: the names that are known here count
+                    found = await self._committed_attributes(node, None)
+                    return dataclasses.replace(found, nlink=len(node.names) - obj.links)
                 st = None
             version = obj.version
             attributes = await self._committed_attributes(node, st)
