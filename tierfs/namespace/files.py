@@ -315,10 +315,13 @@ class Files:
             if not obj.settling:
                 return True
             if obj.live and not obj.writers:
-                if not await self.settled(obj):
-                    return False
-                obj.dirty = obj.dirty or mapped
-                await self._written(node, obj)
+                try:
+                    if not await self.settled(obj):
+                        return False
+                    obj.dirty = obj.dirty or mapped
+                    await self._written(node, obj)
+                except OSError as error:
+                    self._doubtful(obj, error)
             obj.settling = False
             await self._data.release(obj)
             if core.unused(obj):
