@@ -22,6 +22,9 @@ Name = bytes
 ROOT = ObjectId(1)
 """The directory id of the root of the namespace."""
 
+TRASH = ObjectId(2)
+"""The directory id of the trash of the shared tier: removed checkpoints are emptied there."""
+
 
 def new_object_id() -> ObjectId:
     """A fresh id. Random, so that members never meet (collision odds at 1e6 objects: 1e-7)."""
@@ -111,9 +114,24 @@ class OpKind(enum.StrEnum):
     UNLINK = "unlink"
     RMDIR = "rmdir"
     SETATTR = "setattr"  # the fields in `fields` of the committed object at (parent, name)
+    SEAL = "seal"  # publishes the checkpoint staged as `.staging_NAME` under (parent, name)
+    REOPEN = "reopen"  # begins a new generation of a checkpoint, staged again; how: `flags`
+    TRASH = "trash"  # takes a sealed checkpoint away in one rename, to be emptied in the trash
 
 
 REMOVALS = frozenset({OpKind.UNLINK, OpKind.RMDIR})
+
+STAGED = "staged"
+"""In `Op.fields` of MKDIR, RMDIR and RENAME: the directory that is made, taken away or moved is an
+unsealed checkpoint, and stands on the shared tier as ``.staging_NAME``."""
+
+
+class Reopen(enum.IntEnum):
+    """How a REOPEN begins the new generation (`Op.flags`)."""
+
+    LINKED = 1  # a new directory, the files of the sealed one linked in
+    WHOLE = 2  # the sealed one itself, renamed back to its staging name
+    UNLISTED = 3  # an unsealed one that dead writers left: its files count no more
 
 
 class OpState(enum.StrEnum):
@@ -155,13 +173,15 @@ class Op:
         base_inode: of UNLINK, RMDIR, RENAME, SETATTR, LINK: inode of the shared entry that is
             meant, None when only an op before it will make that entry.
         overwrites: (parent, name) is, or will be by then, a committed name.
-        fields: SETATTR: any of mode, owner, times, and ``xattr:NAME``.
+        fields: SETATTR: any of mode, owner, times, and ``xattr:NAME``; else see STAGED.
         request: (connection, unique) of the kernel's request.
         size: bytes to send.
         durable: its row and its object are synced.
         scope: directory ids from the root down to `parent`, as they were when it was issued.
         path: the names that lead to it from the root, its own name last.
         targets: directory ids that a symlink or pointer leads to (cover, R2).
+        unsealed: it lies, with both its ends, inside an unsealed checkpoint (R1).
+        group: the sealed checkpoint that it lies in.
     """
 
     row: int
@@ -197,6 +217,8 @@ class Op:
     scope2: tuple[ObjectId, ...] = ()
     path2: tuple[Name, ...] = ()
     targets: tuple[ObjectId, ...] = ()
+    unsealed: bool = False
+    group: ObjectId | None = None
 
     @property
     def is_open(self) -> bool:

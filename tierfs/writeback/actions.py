@@ -116,6 +116,8 @@ class Actions:
                 return await self._change_names(op, steps.remove)
             case OpKind.SETATTR:
                 return await self._set_attributes(op)
+            case OpKind.SEAL | OpKind.REOPEN | OpKind.TRASH:
+                raise NothingToDo("checkpoints are not sealed yet")
 
     async def _put(self, op: Op) -> Applied:
         while True:
