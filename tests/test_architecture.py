@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "errors": 0, "model": 0,
     "osio": 1, "config": 1,
-    "order": 2, "local": 2, "journal": 2, "shared": 2,
+    "order": 2, "groups": 2, "local": 2, "journal": 2, "shared": 2,
     "writeback": 3,
     "namespace": 4,
     "kernel": 5, "control": 5, "supervisor": 5,
@@ -33,9 +33,18 @@ CLI_MAY_IMPORT = {
     *(f"tierfs.control.{name}" for name in CLIENT_MODULES),
 }  # fmt: skip
 
-WITHOUT_TRIO = ("model.py", "config/", "osio/", "order/", "local/", "cli/", "namespace/tree.py")
+WITHOUT_TRIO = (
+    "model.py",
+    "config/",
+    "osio/",
+    "order/",
+    "groups/",
+    "local/",
+    "cli/",
+    "namespace/tree.py",
+)
 
-PURE = ("order/", "namespace/tree.py")
+PURE = ("order/", "groups/", "namespace/tree.py")
 IMPURE_MODULES = {
     "os",
     "io",

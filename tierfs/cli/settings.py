@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -39,8 +40,12 @@ def check(file: Path) -> None:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [asdict(rule) for rule in value]
     return str(value) if isinstance(value, Path) else value
 
 
 def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{rule.pattern} is {rule.profile}" for rule in value) or "none"
     return "not set: give it on the command line" if value is None else str(value)

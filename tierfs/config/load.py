@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tierfs.config.nearest import nearest
 from tierfs.config.settings import Settings, keys
 from tierfs.errors import ConfigError
 
@@ -39,7 +39,7 @@ def check(values: Mapping[str, object], *, source: str) -> dict[str, Any]:
     checked = {}
     for name, value in values.items():
         if name not in known:
-            raise ConfigError(f"{source}: unknown key {name!r}{_nearest(name, list(known))}")
+            raise ConfigError(f"{source}: unknown key {name!r}{nearest(name, list(known))}")
         try:
             checked[name] = known[name].metadata["parse"](value)
         except ValueError as error:
@@ -90,11 +90,6 @@ def decode(text: str) -> Settings:
     if not isinstance(values, dict):
         raise ConfigError("--settings: must be a JSON object")
     return resolve(check(values, source="--settings"))
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
 
 
 def _shown(value: object) -> str:

@@ -9,6 +9,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tierfs.config.groups import GroupRule, parse_groups
 from tierfs.config.units import parse_duration
 
 DIGESTS = ("sha256", "xxh3_128")
@@ -138,6 +139,49 @@ class Settings:
             "the marker can go first.",
         ),
         default=2.0,
+    )
+    groups: tuple[GroupRule, ...] = field(
+        metadata=_key(
+            parse_groups,
+            "Directories that are checkpoints and are published whole, beside those that tierfs "
+            "knows by their names: tables of a pattern, a regular expression from ^ to $, and a "
+            "profile, which says what makes one whole: hf-trainer, dcp, lightning-sharded, "
+            "megatron, deepspeed, accelerate, checkpoint_step, others; none: they are no "
+            "checkpoints. The first pattern that matches a name counts, these before the "
+            "built-in ones.",
+        ),
+        default=(),
+    )
+    group_settle: float = field(
+        metadata=_key(
+            _seconds(0, 86400),
+            "How long nothing may change in a checkpoint before its end marker is believed, or "
+            "status says that nothing will publish it.",
+        ),
+        default=30.0,
+    )
+    delete_hold: float = field(
+        metadata=_key(
+            _seconds(0, 2592000),
+            "How long the removal of the last whole checkpoint of a directory is held back from "
+            "the shared tier at most, for the next one to be published first.",
+        ),
+        default=3600.0,
+    )
+    full_hold: float = field(
+        metadata=_key(
+            _seconds(0, 2592000),
+            "The same while the shared tier has no space left.",
+        ),
+        default=600.0,
+    )
+    incomplete_keep: float = field(
+        metadata=_key(
+            _seconds(0, 31536000),
+            "How long what was left of checkpoints that never became whole is kept on the shared "
+            "tier once a newer one is.",
+        ),
+        default=604800.0,
     )
     open_hold: float = field(
         metadata=_key(

@@ -1,0 +1,30 @@
+"""Checkpoint groups (DESIGN 6): which directory is one, when it is whole, who writes in it.
+
+Pure: no I/O, no await; time is an argument.
+"""
+
+from tierfs.groups.facts import Decision, Expect, Facts, Found, Verdict
+from tierfs.groups.judge import judge
+from tierfs.groups.patterns import Patterns
+from tierfs.groups.profiles import PROFILES, Profile, in_force
+from tierfs.groups.writers import UNKNOWN, Process, State, Writers, flush_may_seal, followed, listed
+
+__all__ = [
+    "PROFILES",
+    "UNKNOWN",
+    "Decision",
+    "Expect",
+    "Facts",
+    "Found",
+    "Patterns",
+    "Process",
+    "Profile",
+    "State",
+    "Verdict",
+    "Writers",
+    "flush_may_seal",
+    "followed",
+    "in_force",
+    "judge",
+    "listed",
+]

@@ -1,0 +1,57 @@
+"""Which directory names are checkpoints, and the profile that each name proposes."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+
+from tierfs.config import NO_PROFILE, GroupRule
+
+BUILT_IN = (
+    GroupRule(r"^checkpoint_step_\d+$", "checkpoint_step"),
+    GroupRule(r"^checkpoint-\d+$", "hf-trainer"),
+    GroupRule(r"^checkpoint_\d+$", "accelerate"),
+    GroupRule(r"^global_step\d+$", "deepspeed"),
+    GroupRule(r"^iter_\d{7}$", "megatron"),
+    GroupRule(r"^step[-_]\d+$", "dcp"),
+    GroupRule(r"^epoch=.*step=\d+\.ckpt$", "lightning-sharded"),
+    GroupRule(r"^epoch_\d+_step_\d+$", "others"),
+)
+"""The patterns of DESIGN 6. Each ends in the number: what is added to a name, such as
+``-unfinished`` or ``.orbax-checkpoint-tmp``, makes it no checkpoint. Bare numbers never are one:
+too much else is called so."""
+
+
+class Patterns:
+    """The patterns in force: those of the configuration, then the built-in ones; the first that
+    matches a name counts.
+
+    Args:
+        rules: ``Settings.groups``. The profile ``none`` makes the names that it matches no
+            checkpoints; so a rule with a built-in pattern turns that one off.
+    """
+
+    def __init__(self, rules: Iterable[GroupRule] = ()) -> None:
+        self._rules = [
+            (re.compile(rule.pattern.encode()), rule.profile) for rule in (*rules, *BUILT_IN)
+        ]
+        self._cached = functools.lru_cache(maxsize=8192)(self._look_up)
+
+    def profile_of(self, name: bytes) -> str | None:
+        """The profile that the directory name `name` proposes; None: it is no checkpoint."""
+        return self._cached(name)
+
+    def top(self, path: Sequence[bytes]) -> int | None:
+        """Index in `path` (directory names from the root down) of the topmost checkpoint.
+
+        What lies inside a checkpoint is part of it, whatever its name. None: there is none.
+        """
+        indexes = (index for index, name in enumerate(path) if self._cached(name) is not None)
+        return next(indexes, None)
+
+    def _look_up(self, name: bytes) -> str | None:
+        # Not match(): `$` is content with a newline behind it.
+        found = (profile for pattern, profile in self._rules if pattern.fullmatch(name))
+        profile = next(found, NO_PROFILE)
+        return None if profile == NO_PROFILE else profile
