@@ -120,3 +120,68 @@ def test_links_are_counted_after_a_restart(node: Node) -> None:
     assert two.read_bytes() == three.read_bytes() == b"12"
     assert one.read_bytes() == b"other"
     assert two.stat().st_nlink == three.stat().st_nlink == 2
+
+
+def take_number(node: Node, inode: int, path: Path) -> None:
+    """Another node's file with the number `inode` appears at `path` on the shared tier."""
+    (staging,) = (node.shared / ".tierfs" / "staging").glob("*/*")
+    for index in range(2000):
+        made = staging / f"0-{index}"
+        made.write_bytes(b"another")
+        if made.stat().st_ino == inode:
+            made.rename(path)
+            return
+    raise AssertionError(f"inode number {inode} was not used again")
+
+
+def test_the_number_of_a_replaced_version_may_be_that_of_another_file(node: Node) -> None:
+    """A version is committed over the one before while a third is being written."""
+    (node.mount / "f").write_bytes(b"one")
+    node.settle()
+    first = (node.shared / "f").stat().st_ino
+    ino = (node.mount / "f").stat().st_ino
+    with (node.mount / "f").open("ab") as file:
+        file.write(b" two")
+    with (node.mount / "f").open("ab") as file:
+        wait_until(lambda: (node.shared / "f").read_bytes() == b"one two", "the second version")
+        take_number(node, first, node.shared / "again")
+        assert (node.mount / "again").read_bytes() == b"another"
+        file.write(b" three")
+    node.settle()
+    for path in (node.shared, node.mount):
+        assert (path / "f").read_bytes() == b"one two three"
+        assert (path / "again").read_bytes() == b"another"
+    assert (node.mount / "f").stat().st_ino == ino
+
+
+def test_the_number_of_a_file_that_another_node_replaced_may_be_that_of_another(node: Node) -> None:
+    (node.mount / "f").write_bytes(b"one")
+    node.settle()
+    first = (node.shared / "f").stat().st_ino
+    with (node.mount / "f").open("ab") as file:
+        file.write(b" two")
+        file.flush()
+        (node.shared / "theirs").write_bytes(b"theirs")
+        (node.shared / "theirs").rename(node.shared / "f")
+        take_number(node, first, node.shared / "again")
+        assert (node.mount / "again").read_bytes() == b"another"
+    node.settle()
+    for path in (node.shared, node.mount):
+        assert (path / "f").read_bytes() == b"one two"
+        assert (path / "again").read_bytes() == b"another"
+
+
+def test_opened_on_top_of_what_was_then_sent_and_left_as_it_is(node: Node) -> None:
+    """The version that was sent is the committed one of the file that is open."""
+    (node.mount / "f").write_bytes(b"one")
+    node.settle()
+    ino = (node.mount / "f").stat().st_ino
+    (node.mount / "f").write_bytes(b"two")
+    with (node.mount / "f").open("ab"):
+        wait_until(lambda: (node.shared / "f").read_bytes() == b"two", "the second version")
+    node.settle()
+    drop_caches()
+    assert (node.mount / "f").stat().st_ino == ino
+    (node.mount / "f").write_bytes(b"three")
+    node.settle()
+    assert (node.shared / "f").read_bytes() == b"three"

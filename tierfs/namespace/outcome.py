@@ -91,8 +91,10 @@ class Outcomes:
         if obj is None or st is None:
             return []
         self._replaced(op, st.st_ino)
-        node = self._tree.by_object.get(obj.id)
-        if node is not None and node.object is obj:
+        successor = self._successor(op)
+        current = obj if successor is None else successor
+        node = self._tree.by_object.get(current.id)
+        if node is not None and node.object is current:
             self._tree.committed(node, Location(op.parent, op.name, st.st_ino))
         if op.kind is OpKind.SYMLINK:
             return []
@@ -101,7 +103,6 @@ class Outcomes:
             state.vouched = True
         if st.st_ino in self._chores.forgetting:
             return []  # a number used again so soon: its record is still that of another file
-        successor = self._successor(op)
         if successor is not None:
             # it holds the same content until it is written to, and becomes the clean copy then
             successor.origin = Signature.of(st)
@@ -155,14 +156,24 @@ class Outcomes:
         if inode is None:
             return
         node = self._tree.by_shared.get(inode)
-        if node is not None and node.unlinked:
-            self._tree.uncommitted(node)
-            if node.object is not None:
-                self._chores.dispose_if_unused(node.object)
-        elif node is not None:
+        if node is not None and not node.unlinked and self._has_another(node, inode, taken):
             self._relocate(node, taken)
-        if node is None or (node.names <= {taken} and not node.unknown):
-            self._chores.forget_clean(inode)
+            return
+        self._chores.forget_clean(inode)
+        if node is not None:
+            # the number may be given to another file from now on
+            self._tree.uncommitted(node)
+            if node.unlinked and node.object is not None:
+                self._chores.dispose_if_unused(node.object)
+
+    def _has_another(self, node: Node, inode: int, taken: tuple[ObjectId, Name]) -> bool:
+        """Whether `inode` still has a name on the shared tier when `taken` is gone.
+
+        Names of a later version, which is pending, are none of `inode`.
+        """
+        entries = (self._tree.entry(*place) for place in node.names - {taken})
+        leads = any(entry is None or entry.shared_inode == inode for entry in entries)
+        return leads or node.unknown > 0
 
     def _relocate(self, node: Node, taken: tuple[ObjectId, Name]) -> None:
         """One of several names is gone: the committed version is found under another."""

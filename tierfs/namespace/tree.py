@@ -99,7 +99,10 @@ class Tree:
     ) -> Node:
         """The node of what stands at `location` on the shared tier."""
         node = self.by_shared.get(location.inode)
-        if node is not None and not self._is_still(node, kind, directory_id):
+        if node is not None and self._holds_another(node, location, nlink):
+            self.uncommitted(node)
+            node = None
+        elif node is not None and not self._is_still(node, kind, directory_id):
             # the inode number was used again for something else
             del self.by_shared[location.inode]
             node = None
@@ -120,6 +123,16 @@ class Tree:
         if node.kind is not kind or node.unlinked:
             return False
         return directory_id in (None, node.directory) or node.directory not in self.tagged
+
+    def _holds_another(self, node: Node, location: Location, nlink: int) -> bool:
+        """Whether what stands at `location` took the inode number of what `node` was there.
+
+        So it is when `node` has content that is pending here, and had its only name elsewhere.
+        """
+        known = node.shared
+        if node.object is None or node.object.put is None or known is None:
+            return False
+        return nlink == 1 and (known.directory, known.name) != (location.directory, location.name)
 
     def _new_shared_node(
         self, kind: Kind, location: Location, directory_id: ObjectId | None
