@@ -99,6 +99,14 @@ def test_config_check(tmp_path: Path) -> None:
     assert next(line for line in text if line.startswith("digest ")).endswith("(default)")
 
 
+def test_config_check_shows_tables(tmp_path: Path) -> None:
+    file = tmp_path / "tierfs.toml"
+    file.write_text("[[groups]]\npattern = '^run-[0-9]+$'\nprofile = \"dcp\"\n")
+    shown = json.loads(run("config", "check", file, "--json").stdout)
+    assert shown["groups"] == [{"pattern": "^run-[0-9]+$", "profile": "dcp"}]
+    assert "^run-[0-9]+$ is dcp" in run("config", "check", file).stdout
+
+
 def test_mount_refused_by_a_setting_starts_nothing(tmp_path: Path) -> None:
     file = tmp_path / "tierfs.toml"
     file.write_text("watermrk = 0.5\n")
