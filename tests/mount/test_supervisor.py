@@ -189,17 +189,40 @@ def test_kill_at_random_for_long(make_node: Callable[..., Node], passthrough: bo
     swarm(node, 120, 2 + passthrough)
 
 
-@pytest.mark.parametrize(
-    "step", ["create", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "replace"]
-)
-def test_a_request_asked_again_is_answered_once(make_node: Callable[..., Node], step: str) -> None:
-    """The worker dies when the change is journaled and not answered."""
-    node = make_node(step)
-    armed = node.root / "armed"
+def dying(make_node: Callable[..., Node], name: str, armed: Path) -> Node:
+    """A node, not started, whose worker dies once, where `armed` says."""
+    node = make_node(name)
     node.environment["TIERFS_TEST_DIE_AT_REPLY"] = str(armed)
     node.environment["PYTHONPATH"] = f"{CHECKOUT / 'tests' / 'harness' / 'at_reply'}:{CHECKOUT}"
     node.settings["supervisor"] = True
     node.expected = list(ENDED)
+    return node
+
+
+@pytest.mark.parametrize("where", ["init unwritten", "init"])
+def test_the_first_request_of_all_is_answered(
+    make_node: Callable[..., Node], tmp_path: Path, where: str
+) -> None:
+    armed = tmp_path / "armed"
+    armed.write_text(where)
+    node = dying(make_node, "a", armed).start()
+    (node.mount / "f").write_bytes(b"x")
+    assert not armed.exists()
+    assert node.status()["restarts"] == 1
+    assert node.status()["passthrough"] is (os.environ.get("TIERFS_TEST_PASSTHROUGH") != "off")
+    node.settle()
+    assert (node.shared / "f").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    "step", ["create", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "replace"]
+)
+def test_a_request_asked_again_is_answered_once(
+    make_node: Callable[..., Node], tmp_path: Path, step: str
+) -> None:
+    """The worker dies when the change is journaled and not answered."""
+    armed = tmp_path / "armed"
+    node = dying(make_node, step, armed)
     node.start()
     m = node.mount
     (m / "old").write_bytes(b"old")

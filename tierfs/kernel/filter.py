@@ -51,14 +51,14 @@ class Filter:
     """The two pumps of one mount.
 
     `on_ready` is called when the kernel knows what it may use: before any other request. `init`
-    is the INIT request that the kernel made of an earlier worker of this mount, b"" if there was
-    none: pyfuse3 gets it, and the kernel then asks again what was not answered. `agreed` is set
-    when it has been answered.
+    is the INIT request that the kernel made of an earlier worker of this mount, b"" if that one
+    died before it wrote it down, None if there was no earlier worker. pyfuse3 gets it, and the
+    kernel then asks again what was not answered. `agreed` is set when INIT has been answered.
     """
 
     def __init__(
         self, device: Device, fs: FileSystem, backings: Backings, on_ready: Callable[[], None],
-        requests: Requests, *, passthrough: bool, init: bytes = b"",
+        requests: Requests, *, passthrough: bool, init: bytes | None = None,
     ) -> None:  # fmt: skip
         self._device = device
         self._fs = fs
@@ -69,6 +69,7 @@ class Filter:
         self._named = requests
         self._init = init
         self.agreed = trio.Event()
+        self._agreement = b""
         self._reading = trio.CancelScope()
         self._unanswered: set[int] = set()
         self._quiet = trio.lowlevel.ParkingLot()
@@ -89,8 +90,8 @@ class Filter:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._replies)
-                if self._init:
-                    await self._take_over()
+                if self._init is not None:
+                    await self._take_over(self._init)
                 with self._reading:
                     await self._requests(nursery)
                 if self._reading.cancelled_caught:
@@ -109,12 +110,13 @@ class Filter:
         """Closes our end; pyfuse3 closes its own."""
         self._ours.close()
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, init: bytes) -> None:
         """Brings pyfuse3 to where the kernel is, then asks for what nobody answered."""
-        message = wire.with_unique(self._init, INIT_UNIQUE)
-        self._negotiate(memoryview(message))
-        await self._forward(message)
-        await self.agreed.wait()
+        if init:
+            message = wire.with_unique(init, INIT_UNIQUE)
+            self._negotiate(memoryview(message))
+            await self._forward(message)
+            await self.agreed.wait()
         self._device.send(wire.RESEND)
 
     # -- kernel to pyfuse3 -----------------------------------------------------------------------
@@ -149,6 +151,10 @@ class Filter:
         kills = opcode in _MAY_KILL and wire.kills_privileges(message, opcode)
         if opcode in self._extras.opcodes and not kills:
             nursery.start_soon(self._answer, request, self._keep(message))
+            return
+        if opcode == Opcode.INIT and self._agreement:
+            # an earlier worker wrote it down and did not answer it; pyfuse3 takes it once
+            self._agree(self._agreement, request.unique)
             return
         if opcode in _REMEMBERED:
             self._awaited[request.unique] = opcode
@@ -232,19 +238,13 @@ class Filter:
 
     def _pass_on(self, message: memoryview) -> None:
         _, error, unique = wire.REPLY_HEADER.unpack_from(message)
-        if unique == INIT_UNIQUE:
-            self._on_ready_if_direct()
-            self.agreed.set()
-            return
         opcode = self._awaited.pop(unique, None) if unique else None
-        if opcode is None or error:
+        if unique == INIT_UNIQUE:
+            self._agree(message)
+        elif opcode is None or error:
             self._reply(message)
         elif opcode == Opcode.INIT:
-            self._reply(
-                wire.with_init_flags(bytes(message), self._add, max_stack_depth=STACK_DEPTH)
-            )
-            self._on_ready_if_direct()
-            self.agreed.set()
+            self._agree(message, unique)
         else:
             handle = self._fs.files.handles.get(wire.opened_handle(message, opcode))
             if handle is not None and handle.backing:
@@ -253,9 +253,17 @@ class Filter:
                 self._fs.core.memory.opened(handle, unique & ~RESENT)
             self._reply(message)
 
-    def _on_ready_if_direct(self) -> None:
+    def _agree(self, message: memoryview | bytes, unique: int = 0) -> None:
+        """pyfuse3 has answered INIT; the kernel is told, as request `unique`, unless it was."""
+        if not self._agreement:
+            self._agreement = wire.with_init_flags(
+                bytes(message), self._add, max_stack_depth=STACK_DEPTH
+            )
+        if unique:
+            self._reply(wire.reply_with_unique(self._agreement, unique))
         if self._add & InitFlag.PASSTHROUGH:
             self._on_ready()
+        self.agreed.set()
 
     def _reply(self, message: memoryview | bytes) -> None:
         try:

@@ -72,7 +72,7 @@ class FilteredMount:
         backings = Backings(device)
         fs.core.direct = backings
         done: frozenset[int] = frozenset()
-        init = b""
+        init: bytes | None = None
         if earlier is not None:
             known, done = earlier.remembered, earlier.done
             init = known.init

@@ -255,6 +255,12 @@ def with_unique(message: bytes, unique: int) -> bytes:
     return REQUEST_HEADER.pack(*fields) + message[REQUEST_HEADER.size :]
 
 
+def reply_with_unique(message: bytes, unique: int) -> bytes:
+    """The reply `message` to another request."""
+    length, error, _ = REPLY_HEADER.unpack_from(message)
+    return REPLY_HEADER.pack(length, error, unique) + message[REPLY_HEADER.size :]
+
+
 RESEND = REPLY_HEADER.pack(REPLY_HEADER.size, 7, 0)
 """FUSE_NOTIFY_RESEND: what was read and not answered is to be asked again."""
 

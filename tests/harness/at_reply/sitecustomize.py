@@ -1,26 +1,46 @@
-"""For a daemon under test: it dies once, as it is about to answer a request that changes names.
+"""For a daemon under test: it dies once, where the file `ARMED` says.
+
+"": about to answer a request that changes names. "init": about to answer the first request of all.
+"init unwritten": when that has been read.
 
 Python imports this module by itself where its folder is in PYTHONPATH.
 """
 
 import os
 import signal
+from pathlib import Path
 
 from tierfs.kernel.filter import Filter
 from tierfs.kernel.resent import RESENT
 from tierfs.kernel.wire import REPLY_HEADER
+from tierfs.namespace.memory import Memory
 
-ARMED = os.environ["TIERFS_TEST_DIE_AT_REPLY"]
+ARMED = Path(os.environ["TIERFS_TEST_DIE_AT_REPLY"])
 
 send_reply = Filter._reply
+note_init = Memory.init
+
+
+def die_if(where: str) -> None:
+    if ARMED.exists() and ARMED.read_text() == where:
+        ARMED.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_or_reply(self: Filter, message: memoryview | bytes) -> None:
     unique = REPLY_HEADER.unpack_from(message)[2] & ~RESENT
-    if unique in self._named._unanswered and os.path.exists(ARMED):
-        os.unlink(ARMED)
-        os.kill(os.getpid(), signal.SIGKILL)
+    if unique in self._named._unanswered:
+        die_if("")
+    if bytes(message) == self._agreement:
+        self._fs.core.memory.flush()
+        die_if("init")
     send_reply(self, message)
 
 
+def die_or_note(self: Memory, request: bytes) -> None:
+    die_if("init unwritten")
+    note_init(self, request)
+
+
 Filter._reply = die_or_reply  # type: ignore[method-assign]
+Memory.init = die_or_note  # type: ignore[method-assign]
