@@ -267,6 +267,29 @@ def test_reload_takes_over(node: Node) -> None:
     assert node.status()["restarts"] == 1
 
 
+def test_a_version_that_does_not_start_leaves_the_mount_as_it_is(
+    make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    node = make_node()
+    node.settings["supervisor"] = True
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    node.environment["PYTHONPATH"] = f"{broken}:{CHECKOUT}"
+    node.expected = [r"which was to come next, ended with code 1", "Traceback"]
+    node.start()
+    before = state_of(node)["worker_pid"]
+    (broken / "trio.py").write_text("raise ImportError('a broken upgrade')\n")
+    result = node.cli("reload", node.mount)
+    (broken / "trio.py").unlink()
+    assert result.code == 1
+    assert "does not start" in result.err
+    assert state_of(node)["worker_pid"] == before
+    (node.mount / "f").write_bytes(b"x")
+    assert node.cli("reload", node.mount).code == 0
+    assert state_of(node)["worker_pid"] != before
+    assert (node.mount / "f").read_bytes() == b"x"
+
+
 def test_a_worker_that_is_stopped_is_replaced(node: Node) -> None:
     node.expected += [r"is replaced: it has not answered", r"ended \(it has not answered"]
     (node.mount / "f").write_bytes(b"x")

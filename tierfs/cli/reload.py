@@ -58,5 +58,10 @@ def _wait(place: str, before: State) -> State:
                 return state
             if state.state == FAILED:
                 raise TierfsError(f"{place}: the new daemon failed: {state.error}; see the log")
+        if state.failed_reloads > before.failed_reloads:
+            raise TierfsError(
+                f"{place}: the installed version does not start; the mount goes on as it was; "
+                "see the log"
+            )
         time.sleep(POLL)
     raise TierfsError(f"{place}: no new daemon was ready after {TIMEOUT:.0f} s; see the log")

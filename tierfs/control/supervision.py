@@ -21,6 +21,7 @@ class State:
         generation: counts the workers that were started.
         restarts: how many of them were started in place of one that ended.
         error: why the last one ended, empty if none has.
+        failed_reloads: how often the version to be loaded did not start, and the old one went on.
     """
 
     pid: int
@@ -29,6 +30,7 @@ class State:
     generation: int
     restarts: int
     error: str
+    failed_reloads: int = 0
 
 
 def write_state(directory: Path, state: State) -> None:

@@ -85,7 +85,10 @@ def main() -> int:
     try:
         if arguments.link_fd is not None:
             _die_with_supervisor()
-            link = Link(arguments.link_fd)
+            try:
+                link = Link(arguments.link_fd)
+            except ConnectionError:
+                return 1  # nobody has seen this process, and nobody will
             ready = SupervisorReady(link)
         settings = decode(arguments.settings)
         _raise_file_limit()

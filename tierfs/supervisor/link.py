@@ -63,17 +63,21 @@ class Link:
     """
 
     def __init__(self, fd: int) -> None:
-        """Takes over `fd` and what the supervisor has kept. Blocks for a moment."""
+        """Takes over `fd`; blocks until the mount is handed over, with what was kept of it.
+
+        ConnectionError: the supervisor is gone.
+        """
         self._end = socket.socket(fileno=fd)
         self.kept: dict[str, int] = {}
-        self.restarts = 0
+        send(self._end, {"prepared": 1})
         while (said := receive(self._end)) is not None:
             message, kept = said
             if kept is None:
                 self.restarts = int(message["restarts"])
-                break
+                return
             os.set_inheritable(kept, False)
             self.kept[message["kept"]] = kept
+        raise ConnectionAbortedError("the supervisor is gone")
 
     def keep(self, name: str, fd: int) -> None:
         """The supervisor keeps a duplicate of `fd`, in place of an older one of that name."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from tierfs.control.supervision import FAILED, RUNNING, STARTING, State, remove_state, write_state
 from tierfs.supervisor import refuser
 from tierfs.supervisor.link import LEFT
+from tierfs.supervisor.standby import Standby
 from tierfs.supervisor.worker import Worker, wait_readable
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,9 @@ START_SECONDS = 120.0
 LEAVE_SECONDS = 5.0
 """How long a worker that is to make room may finish what it does; then it is killed, which does
 no harm."""
+
+PREPARE_SECONDS = 1.0
+"""How long a worker serves before the next one is prepared: a mount has better things to do."""
 
 SHORT_LIFE_SECONDS = 1.0
 GIVE_UP_AFTER = 6
@@ -46,7 +50,7 @@ class Supervisor:
     """
 
     def __init__(self, command: list[str], directory: Path, say: Callable[[str], None]) -> None:
-        self._command = command
+        self._next = Standby(command)
         self._directory = directory
         self._say = say
         self._kept: dict[str, int] = {}
@@ -56,6 +60,8 @@ class Supervisor:
         self._error = ""
         self._left: list[Worker] = []
         self._asked: set[int] = set()
+        self._reloading = False
+        self._failed_reloads = 0
         self._wakeup = self._catch_signals()
 
     def _catch_signals(self) -> int:
@@ -69,31 +75,37 @@ class Supervisor:
 
     def run(self) -> int:
         """Until the mount is gone; the exit code."""
+        try:
+            return self._serve()
+        finally:
+            self._next.discard()
+            remove_state(self._directory)
+
+    def _serve(self) -> int:
         while True:
             worker = self._start()
             code = self._watch(worker)
             if code == 0:
-                remove_state(self._directory)
                 return 0
             if not self._ever_ready:
                 self._say(worker.refused or f"the daemon ended with code {code}; see the log")
-                remove_state(self._directory)
                 return 1
             if self._may_end() or not self._go_on(worker, code):
-                remove_state(self._directory)
                 return 0
 
     def _start(self) -> Worker:
         self._generation += 1
-        worker = Worker(self._command, self._kept, self._generation - 1)
+        self._reloading = False
+        worker = self._next.take()
         self._write_state(STARTING, worker.pid)
+        worker.hand_over(self._kept, self._generation - 1)
         return worker
 
     def _watch(self, worker: Worker) -> int | None:
         """Listens to a worker until it has ended; its exit code, None if it does not even end."""
         leave_by = 0.0
         while True:
-            wait_readable([worker.end, worker.pidfd, self._wakeup], 1.0)
+            wait_readable([worker.end, worker.pidfd, self._wakeup, *self._next.fds], 1.0)
             self._listen(worker)
             self._drain_wakeup()
             if worker.exit_code() is not None or worker.silenced:
@@ -101,8 +113,7 @@ class Supervisor:
             if self._asked & {signal.SIGTERM, signal.SIGINT}:
                 self._asked.clear()
                 worker.signal(signal.SIGTERM)
-            if signal.SIGHUP in self._asked and worker.ready_at:
-                self._asked.discard(signal.SIGHUP)
+            if self._may_leave(worker):
                 worker.signal(signal.SIGHUP)
                 leave_by = time.monotonic() + LEAVE_SECONDS
             self._end_if_silent(worker, leave_by)
@@ -113,6 +124,28 @@ class Supervisor:
         else:
             worker.close()
         return code
+
+    def _may_leave(self, worker: Worker) -> bool:
+        """Prepares the next worker; whether `worker` is to make room for it now.
+
+        For a reload that is one of the version installed now, and if it does not even load, the
+        mount stays with the one that it has.
+        """
+        self._next.look()
+        if signal.SIGHUP in self._asked and worker.ready_at:
+            self._asked.discard(signal.SIGHUP)
+            self._reloading = True
+            self._next.renew()
+        if self._reloading and not self._next.waits:
+            self._reloading = False
+            self._failed_reloads += 1
+            self._write_state(RUNNING, worker.pid)
+        if self._reloading and self._next.prepared:
+            self._reloading = False
+            return True
+        if worker.ready_at and time.monotonic() - worker.ready_at > PREPARE_SECONDS:
+            self._next.prepare()
+        return False
 
     def _listen(self, worker: Worker) -> None:
         for message, fd in worker.messages():
@@ -187,6 +220,7 @@ class Supervisor:
             if signal.SIGHUP in self._asked:
                 self._asked.clear()
                 self._short_lives = 0
+                self._next.discard()
                 return True
         return False
 
@@ -212,6 +246,7 @@ class Supervisor:
             State(
                 pid=os.getpid(), worker_pid=worker_pid, state=state, generation=self._generation,
                 restarts=self._generation - 1, error=self._error,
+                failed_reloads=self._failed_reloads,
             ),
         )  # fmt: skip
 

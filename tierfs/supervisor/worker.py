@@ -13,23 +13,26 @@ from collections.abc import Iterable, Mapping
 
 from tierfs.supervisor import link
 
+HAND_OVER_SECONDS = 10.0
+
 REAP_SECONDS = 2.0
 """How long a killed worker is waited for: one that hangs in the kernel may never end."""
 
 
 class Worker:
-    """A running worker.
+    """A worker process. It waits, with all its modules loaded, until the mount is handed to it.
 
     Attributes:
         end: our end of the link.
+        prepared: it has loaded its modules.
         ready_at: when it said that the mount answers (time.monotonic), 0.0 before.
         heard_at: when it last said anything.
         refused: its own word why it does not start, "" if it gave none.
         silenced: it was killed because it did not answer.
     """
 
-    def __init__(self, command: list[str], kept: Mapping[str, int], restarts: int) -> None:
-        """Starts `command` with ``--link-fd N`` added, and hands it `kept`."""
+    def __init__(self, command: list[str]) -> None:
+        """Starts `command` with ``--link-fd N`` added."""
         self.end, theirs = link.pair()
         with theirs:
             self._process = subprocess.Popen(
@@ -38,21 +41,30 @@ class Worker:
             )  # fmt: skip
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
+        self.end.settimeout(0)
+        self.prepared = False
         self.ready_at = 0.0
         self.started_at = self.heard_at = time.monotonic()
         self.refused = ""
         self.silenced = False
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+
+    def hand_over(self, kept: Mapping[str, int], restarts: int) -> None:
+        """The mount is its own from now on, with what was `kept` of it."""
+        self.started_at = self.heard_at = time.monotonic()
+        self.end.settimeout(HAND_OVER_SECONDS)
+        # one that is dead or hangs is found out by who watches it
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             for name, fd in kept.items():
                 link.send(self.end, {"kept": name}, fd)
             link.send(self.end, {"restarts": restarts})
-        self.end.setblocking(False)
+        self.end.settimeout(0)
 
     def messages(self) -> Iterable[tuple[link.Message, int | None]]:
         """What it has said since the last time."""
         with contextlib.suppress(BlockingIOError):
             while (said := link.receive(self.end)) is not None:
                 self.heard_at = time.monotonic()
+                self.prepared = True
                 yield said
 
     def signal(self, number: signal.Signals) -> None:
@@ -73,12 +85,6 @@ class Worker:
         """Lets go of the descriptors that belong to it."""
         self.end.close()
         os.close(self.pidfd)
-
-
-def close_all(fds: Iterable[int]) -> None:
-    """Closes descriptors."""
-    for fd in fds:
-        os.close(fd)
 
 
 def wait_readable(fds: Iterable[int | socket.socket], seconds: float) -> list[int | socket.socket]:
