@@ -126,6 +126,15 @@ STAGED = "staged"
 unsealed checkpoint, and stands on the shared tier as ``.staging_NAME``."""
 
 
+def staging_name(name: Name) -> Name:
+    """The name that the checkpoint `name` has on the shared tier until it is sealed.
+
+    >>> staging_name(b"checkpoint-5")
+    b'.staging_checkpoint-5'
+    """
+    return b".staging_" + name
+
+
 class Reopen(enum.IntEnum):
     """How a REOPEN begins the new generation (`Op.flags`)."""
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, OpState
+from tierfs.model import Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.order import retract
 from tierfs.order.blocked import Blocked, Reason, show
 from tierfs.order.classify import Placement, classify
 from tierfs.order.dependents import Dependents
+from tierfs.order.held import HeldRemovals
 from tierfs.order.holds import Holds
 from tierfs.order.hopeless import Hopeless
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item, fields_of
+from tierfs.order.lookups import Lookups
 from tierfs.order.ready import Ready, Work, work_of
 from tierfs.order.rules import Rules
 from tierfs.order.settings import OrderSettings
 
+_EXCLUDED = frozenset({OpKind.SEAL, OpKind.TRASH, OpKind.RMDIR})
+"""Others wait for these only while they are being published."""
+
 _RENAMEABLE = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK})
 
 
-class Backlog:
+class Backlog(Lookups):
     """All pending ops in their order; pure: no I/O, no await, time is an argument.
 
     `now` is the caller's monotonic clock in seconds. Ops are added in the order of their numbers.
@@ -38,7 +43,8 @@ class Backlog:
         self._hopeless = Hopeless(self._dependents)
         self._holds = Holds(self._settings)
         self._ready = Ready()
-        self._items: dict[int, Item] = {}
+        self._removals = HeldRemovals(self._indexes)
+        self._items = {}
         self._recheck: dict[Item, None] = {}
         self.examined = 0
 
@@ -55,6 +61,7 @@ class Backlog:
         if op.row in self._items:
             raise ValueError(f"row {op.row} is in the backlog already")
         item = Item(op, seen=fields_of(op))
+        self._let_go(self._removals.ended_by(op))
         item.facts = self._rules.facts(item, op, self._classify(op))
         self._items[op.row] = item
         self._indexes.place(item)
@@ -63,12 +70,13 @@ class Backlog:
         self._reindex(self._rules.affected(item))
         self._end_temporary_holds(item)
         self._hold_open_files_before(item)
-        if item.is_commit_unlink:
-            self._retract(item)
+        self._retract(item)
 
     def remove(self, op: Op) -> None:
         """`op` was committed or dropped."""
+        self._let_go(self._removals.ended(self._items[op.row]))
         item = self._items.pop(op.row)
+        item.held = None
         affected = list(self._rules.affected(item))
         self._unpark(item)
         self._ready.discard(item)
@@ -123,6 +131,8 @@ class Backlog:
         """Any field of `op` changed: state, mark, phase, size, object, targets."""
         item = self._items[op.row]
         self._recheck[item] = None
+        if op.kind in _EXCLUDED:
+            self._wake(item)
         seen, item.seen = item.seen, fields_of(op)
         if seen == item.seen:
             return
@@ -155,6 +165,38 @@ class Backlog:
     def release_holds(self, directory: ObjectId | None = None) -> None:
         """End the time holds of what is pending now below `directory` (None: everywhere)."""
         self._recheck.update(dict.fromkeys(self._holds.release(directory)))
+
+    def group_unsealed(self, directory: ObjectId, name: Name) -> None:
+        """The checkpoint `directory`, called `name`, is not sealed: pointers to it are held.
+
+        They are in the order again behind a SEAL of it that is pending, and after
+        :meth:`group_sealed`. `name` is for messages.
+        """
+        self._rules.unsealed[directory] = name
+        self._reindex([*self._indexes.pointers.items(directory)])
+
+    def group_sealed(self, directory: ObjectId) -> None:
+        """The checkpoint `directory` is sealed, or no checkpoint any more; unknown: no change."""
+        if self._rules.unsealed.pop(directory, None) is not None:
+            self._reindex([*self._indexes.pointers.items(directory)])
+
+    def hold_removal(self, op: Op, reason: str) -> bool:
+        """Hold the TRASH `op`, the removals inside what it takes away, and its RMDIR.
+
+        They are out of the order: not taken, and nobody waits for them. Ends by
+        :meth:`release_removal`, when `op` is dropped, and when an op is issued that needs the name
+        `op` takes away or removes a directory above it. False, and not held, when such a
+        directory's RMDIR is pending already. ValueError for other kinds.
+        """
+        if op.kind is not OpKind.TRASH:
+            raise ValueError(f"{op.kind} of {show(op)} is no removal of a checkpoint")
+        parts = self._removals.hold(self._items[op.row], reason)
+        self._reindex(parts)
+        return bool(parts)
+
+    def release_removal(self, op: Op) -> None:
+        """End that hold, if there is one: all of it is in the order again."""
+        self._let_go(self._removals.ended(self._items[op.row]))
 
     # Questions
 
@@ -190,6 +232,8 @@ class Backlog:
         gate = self._gate(item, now)
         if gate is not None:
             return gate
+        if item.facts.aside:
+            return self._aside(item)
         wait = self._rules.wait(item, latest=False)
         return None if wait is None else Blocked(wait.reason, by=wait.item.op)
 
@@ -202,18 +246,22 @@ class Backlog:
         """Whether something issued later waits for `op`: it must not be dropped or superseded.
 
         `besides` does not count: it is what would supersede it. Of a marked op only what shares
-        its name or object counts, for the rest a newer version is what they wait for.
+        its name or object counts, for the rest a newer version is what they wait for; so it is
+        of a held pointer. A SEAL can always be dropped until it is being published.
         """
         item = self._items[op.row]
+        if op.kind is OpKind.SEAL and op.phase is not Phase.PUBLISHING:
+            return False
         found = self._dependents.of(item)
-        if item.facts.mark is not None:
+        if item.facts.mark is not None or item.facts.aside:
             found = self._dependents.bound_to(item)
         return any(one.op is not besides for one in found)
 
     def blocked_for_good(self, op: Op, now: float) -> list[Op]:
-        """A marked or open op that `op` is, or waits for, however indirectly; else empty.
+        """A marked, open or held op that `op` is, or waits for, however indirectly; else empty.
 
-        A flush cannot wait for it: only a retry, the user or the writer ends that.
+        A flush cannot wait for it: only a retry, the user, the writer or a seal ends that. A held
+        removal (`is_held`) is one too, though a flush does not even count it.
         """
         self._advance(now)
         root = self._hopeless.root(self._items[op.row])
@@ -227,56 +275,13 @@ class Backlog:
         blocked = self.may_publish(op, now)
         return f"{show(op)} is next" if blocked is None else blocked.sentence(op, now)
 
-    def under(self, directory: ObjectId) -> Iterator[Op]:
-        """The ops pending in the subtree of `directory`, oldest first.
+    def is_held(self, op: Op) -> bool:
+        """Whether `op` is a held removal, or part of one: it does not count as pending."""
+        return self._items[op.row].held is not None
 
-        The backlog must not be changed meanwhile: make a list of it where that can happen.
-        """
-        return (item.op for item in self._indexes.everything.items(directory))
-
-    def open_files(self, directory: ObjectId = ROOT) -> list[Op]:
-        """The files open for writing in the subtree of `directory`, oldest first."""
-        return [op for op in self.under(directory) if self._items[op.row].facts.is_open]
-
-    def nothing_but(self, op: Op, directory: ObjectId) -> bool:
-        """Whether no op other than `op` is pending in the subtree of `directory`."""
-        return self._indexes.everything.first(directory, but=self._items.get(op.row)) is None
-
-    def behind(self, op: Op) -> list[Op]:
-        """The ops issued after `op` that concern the same object, oldest first."""
-        position = self._items[op.row].facts.position
-        return [item.op for item in self._indexes.same.after((op.object, b""), position)]
-
-    def behind_at(self, op: Op) -> list[Op]:
-        """The ops issued after `op` that concern the name it makes, oldest first."""
-        position = self._items[op.row].facts.position
-        return [item.op for item in self._indexes.same.after((op.parent, op.name), position)]
-
-    def of_object(self, object_id: ObjectId) -> Op | None:
-        """The last op issued that concerns the object."""
-        items = self._indexes.same.items((object_id, b""))
-        return items[-1].op if items else None
-
-    def ops_of_object(self, object_id: ObjectId) -> list[Op]:
-        """All pending ops that concern the object, oldest first."""
-        return [item.op for item in self._indexes.same.items((object_id, b""))]
-
-    def of_name(self, parent: ObjectId, name: Name) -> Op | None:
-        """The last op issued that makes or takes the name (a link's source is neither)."""
-        for item in reversed(self._indexes.same.items((parent, name))):
-            op = item.op
-            if op.kind is not OpKind.LINK or (op.parent, op.name) == (parent, name):
-                return op
-        return None
-
-    def alone(self, op: Op) -> bool:
-        """Whether no other op concerns a name or the object of `op`."""
-        item = self._items[op.row]
-        return all(len(self._indexes.same.items(key)) == 1 for key in item.facts.keys)
-
-    def placement(self, op: Op) -> Placement:
-        """How `op` is ordered."""
-        return self._items[op.row].facts.placement
+    def held(self) -> list[tuple[Op, str]]:
+        """The TRASHes that are held, and why."""
+        return [(item.op, item.held or "") for item in self._removals]
 
     # Inside
 
@@ -338,13 +343,21 @@ class Backlog:
                 opened.floor = number - 1
                 self._reindex([opened])
 
-    def _retract(self, unlink: Item) -> None:
-        """Have the commit name unlinked before the files that it vouches for."""
-        moved = retract.behind(self._indexes, unlink)
+    def _retract(self, first: Item) -> None:
+        """Have what vouches for a checkpoint, or all of it, taken away before what is in it."""
+        moved = retract.behind(self._indexes, first)
         for place, item in enumerate(moved, start=1):
-            item.moved = (unlink.op.number, place)
+            item.moved = (first.op.number, place)
+            if not first.is_commit_unlink:
+                self._holds.drop(item)
         # From the last on, so that no two of a key ever change places.
         self._reindex(moved)
+
+    def _let_go(self, parts: list[Item]) -> None:
+        """`parts` of a removal are not held any more."""
+        for item in parts:
+            item.held = None
+        self._reindex(parts)
 
     def _advance(self, now: float) -> None:
         for item in self._holds.tick(now):
@@ -368,6 +381,8 @@ class Backlog:
             if gate.until is not None:
                 self._holds.watch(item, gate.until)
             return False
+        if item.facts.aside and not item.to_stage:
+            return False
         wait = None if item.to_stage else self._rules.wait(item, latest=True)
         if wait is not None:
             item.blocker = wait.item
@@ -384,3 +399,11 @@ class Backlog:
         if op.kind is OpKind.PUT and op.state in (OpState.OPEN, OpState.CLOSED):
             return Blocked(Reason.OPEN)
         return self._holds.until(item, now)
+
+    def _aside(self, item: Item) -> Blocked:
+        """Why `item` is out of the order, with nothing in it that could bring it back."""
+        if item.held is not None:
+            return Blocked(Reason.REMOVAL, detail=item.held)
+        target = self._rules.unsealed_target(item.facts)
+        name = self._rules.unsealed[target] if target is not None else b""
+        return Blocked(Reason.UNSEALED, detail=repr(name.decode(errors="backslashreplace")))

@@ -24,7 +24,13 @@ class Reason(enum.Enum):
     OPEN_FILE = "waits for a file of its directory that is open for writing: {}"
     COMMIT_NAME = "waits until the name that makes its directory whole is removed: {}"
     WITHDRAWN = "is withdrawn while a file of its directory is missing: {}"
+    REBUILT = "waits until its checkpoint is taken away or begun anew: {}"
+    UNSEALED = "is held: {} is not sealed yet"
+    REMOVAL = "is held: {}"
     HELD = "is held while what was saved before it is missing: {}"
+
+
+_HELD = frozenset({Reason.WITHDRAWN, Reason.HELD, Reason.UNSEALED, Reason.REMOVAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +40,25 @@ class Blocked:
     Attributes:
         reason: the rule that holds it.
         by: the op that it waits for, if it waits for one.
+        detail: what the sentence speaks of, if that is no op.
         until: when the wait ends by itself (monotonic seconds), if time ends it.
     """
 
     reason: Reason
     by: Op | None = None
+    detail: str = ""
     until: float | None = None
 
     @property
     def held(self) -> bool:
-        """Whether a marked op is behind it: it ends by accept, discard or another version."""
+        """Whether it waits for no op that goes on: accept, discard, a seal or a version ends it."""
         marked = self.by is not None and self.by.mark is not None
-        return marked or self.reason in (Reason.WITHDRAWN, Reason.HELD)
+        return marked or self.reason in _HELD
 
     def sentence(self, op: Op, now: float) -> str:
         """One line about `op` for people."""
-        text = f"{show(op)} {self.reason.value.format(show(self.by) if self.by else '')}"
+        spoken_of = self.detail if self.by is None else show(self.by)
+        text = f"{show(op)} {self.reason.value.format(spoken_of)}"
         if self.reason is Reason.MARKED:
             return f"{text}: {op.mark}{f', {op.error}' if op.error else ''}"
         if self.by is not None and self.by.mark is not None:

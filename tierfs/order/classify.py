@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tierfs.model import REMOVALS, Name, ObjectId, Op, OpKind
+from tierfs.model import REMOVALS, STAGED, Name, ObjectId, Op, OpKind
 from tierfs.order import names
 from tierfs.order.names import Role
 
@@ -16,6 +16,11 @@ SMALL_BYTES = 64 * 1024
 
 _MAKERS = frozenset({OpKind.PUT, OpKind.LINK, OpKind.RENAME, OpKind.SYMLINK})
 _DIRECTORY_OPS = frozenset({OpKind.MKDIR, OpKind.RMDIR})
+_NEVER_ORDERED = frozenset({OpKind.MKDIR, OpKind.SETATTR, OpKind.REOPEN})
+_ALWAYS_ORDERED = frozenset({OpKind.SEAL, OpKind.TRASH})
+
+TAKING = REMOVALS | {OpKind.TRASH}
+"""What takes names away."""
 
 
 class Klass(enum.Enum):
@@ -54,8 +59,9 @@ class Placement:
 class _End(NamedTuple):
     """One of the names that an op concerns, with the directory ids that lead to it.
 
-    `hidden`: R1 applies, it lies below a temporary or negative directory and is not negative
-    itself. `top`: index in the path of the topmost checkpoint, its own name included.
+    `hidden`: R1 applies, it lies in an unsealed checkpoint or below a temporary or negative
+    directory and is not negative itself. `top`: index in the path of the topmost checkpoint, its
+    own name included.
     """
 
     scope: tuple[ObjectId, ...]
@@ -65,7 +71,7 @@ class _End(NamedTuple):
     top: int | None
 
     @classmethod
-    def of(cls, scope: tuple[ObjectId, ...], path: tuple[Name, ...]) -> _End:
+    def of(cls, scope: tuple[ObjectId, ...], path: tuple[Name, ...], unsealed: bool) -> _End:
         """The end of an op that `path` leads to through `scope`."""
         if not path:
             return cls(scope, b"", Role.NONE, False, None)
@@ -73,7 +79,8 @@ class _End(NamedTuple):
         hidden, top = _above(path[:-1])
         if top is None and names.is_checkpoint(path[-1]):
             top = len(path) - 1
-        return cls(scope, path[-1], role, hidden and role is not Role.NEGATIVE, top)
+        hidden = (hidden or unsealed) and role is not Role.NEGATIVE
+        return cls(scope, path[-1], role, hidden, top)
 
     @property
     def checkpoint(self) -> ObjectId | None:
@@ -106,8 +113,8 @@ def classify(op: Op, small_bytes: int = SMALL_BYTES) -> Placement:
     only the rename of a large file waits, not its transfer; flags without content (`*.done`) and
     pointers count up to `small_bytes`.
     """
-    end = _End.of(op.scope, op.path)
-    ends = (end, _End.of(op.scope2, op.path2)) if op.scope2 else (end,)
+    end = _End.of(op.scope, op.path, op.unsealed)
+    ends = (end, _End.of(op.scope2, op.path2, op.unsealed)) if op.scope2 else (end,)
     is_small = op.kind is not OpKind.PUT or op.size <= small_bytes
     is_commit = _is_commit(op, end, is_small)
     is_pointer = op.kind is OpKind.SYMLINK or (
@@ -135,14 +142,21 @@ def _is_commit(op: Op, end: _End, is_small: bool) -> bool:
 
 
 def _is_ordered(op: Op, ends: tuple[_End, ...], is_marker: bool) -> bool:
-    if op.kind in (OpKind.MKDIR, OpKind.SETATTR):
+    if op.kind in _NEVER_ORDERED or _takes_unsealed(op):
         return False
+    if op.kind in _ALWAYS_ORDERED:
+        return True
     # A rename onto an empty directory needs the removals inside that one, hidden or not.
     if all(end.hidden for end in ends) and not (op.kind is OpKind.RENAME and op.overwrites):
         return False
     if op.kind is OpKind.RENAME or op.kind in REMOVALS:
         return True
     return op.overwrites or is_marker
+
+
+def _takes_unsealed(op: Op) -> bool:
+    """Whether it removes an unsealed checkpoint, which nobody but this node has seen."""
+    return op.kind is OpKind.RMDIR and STAGED in op.fields
 
 
 def _klass(op: Op, end: _End, ordered: bool, is_small: bool) -> Klass:
@@ -164,7 +178,9 @@ def _cover(
 
 
 def _cover_of_end(op: Op, end: _End, is_commit: bool) -> ObjectId:
-    if op.kind in REMOVALS:
+    if op.unsealed or op.kind is OpKind.SEAL:
+        return end.scope[-1]
+    if op.kind in TAKING:
         return end.holder
     if op.kind is OpKind.RENAME and names.is_checkpoint(end.name) and not is_commit:
         return end.holder

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from tierfs.model import Mark, Op, OpKind
 from tierfs.order.indexes import Indexes
-from tierfs.order.item import Item
+from tierfs.order.item import REBUILDERS, Item
+from tierfs.order.passing import inside_replaced, passes
 from tierfs.order.rules import negative_keys
 
 
@@ -26,7 +27,7 @@ class Dependents:
         yield from self._others(item)
 
     def bound_to(self, item: Item) -> Iterator[Item]:
-        """Those that cannot be applied without `item`: of its keys, or in the directory made."""
+        """Those that cannot be applied without `item`: of its keys, or in its directory."""
         yield from self._same_key(item)
         yield from self._children(item)
 
@@ -43,33 +44,39 @@ class Dependents:
 
     def _same_key(self, item: Item) -> Iterator[Item]:
         for key in item.facts.keys:
-            found = self._in.same.next_after(key, item.facts.position)
+            later = self._in.same.after(key, item.facts.position)
+            found = next((one for one in later if not passes(one, item)), None)
             if found is not None:
                 yield found
 
     def _children(self, item: Item) -> Iterator[Item]:
+        made = item.facts.object
+        if item.op.kind in REBUILDERS and not item.facts.aside:
+            yield from self._in.everything.after(made, item.facts.position)
         if item.op.kind is not OpKind.MKDIR:
             return
-        made = item.facts.object
         for found in self._in.everything.items(made):
             if made in (found.op.parent, found.op.parent2):
                 yield found
 
     def _covering(self, item: Item) -> Iterator[Item]:
         facts = item.facts
-        if not facts.counted or (item.is_removal and facts.out) or facts.mark is Mark.TORN:
+        if not facts.counted or facts.aside or facts.mark is Mark.TORN:
+            return
+        if item.is_removal and facts.out:
             return
         index = self._in.guarded if facts.out else self._in.covering
         for directory in facts.directories:
             for found in index.after(directory, facts.rank):
-                if not (item.is_removal and found.is_removal):
-                    yield found
+                if item.is_removal and (found.is_removal or inside_replaced(found, item)):
+                    continue
+                yield found
 
     def _others(self, item: Item) -> Iterator[Item]:
         facts = item.facts
         for directory in facts.directories:
             for found in self._in.removers.after(directory, facts.rank):
-                if facts.counted and facts.mark is not Mark.TORN:
+                if facts.counted and facts.mark is not Mark.TORN and not facts.aside:
                     yield found
         if item.is_commit_unlink:
             yield from self._after_commit_unlink(item)

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tierfs.model import ObjectId, OpKind, OpState
+from tierfs.model import REMOVALS, ObjectId, OpKind, OpState
 from tierfs.order.blocked import Blocked, Reason
 from tierfs.order.classify import Klass
 from tierfs.order.item import Item
@@ -48,8 +48,9 @@ class Holds:
         if root is not None and item not in self._roots:
             self._roots[item] = root
             self._removals.setdefault(root, _Removal()).pending += 1
-        # The commit name goes first, so nothing is gained by holding its unlink.
-        settles = root is not None and not item.is_commit_unlink
+        # The commit name goes first, so nothing is gained by holding its unlink; a sealed
+        # checkpoint is to be taken away whole.
+        settles = root is not None and (not item.is_commit_unlink or item.op.group is not None)
         if settles or item.facts.placement.is_temporary:
             self._held[item] = None
 
@@ -84,7 +85,10 @@ class Holds:
         root = self._roots.get(item)
         if root is None:
             return _hold(Reason.TEMPORARY, since + self._settings.temporary_hold, now)
-        settled = max(since, self._removals[root].last) + self._settings.unlink_settle
+        last = max(since, self._removals[root].last)
+        if item.op.group is not None:
+            return _hold(Reason.SETTLE, last + self._settings.group_settle, now)
+        settled = last + self._settings.unlink_settle
         return _hold(Reason.SETTLE, min(settled, since + self._settings.unlink_settle_limit), now)
 
     def tick(self, now: float) -> Iterator[Item]:
@@ -128,7 +132,9 @@ class Holds:
             self.watch(item, now + self._settings.linger)
 
     def _root(self, item: Item) -> ObjectId | None:
-        """The checkpoint directory that an unlink of `item` may be removing."""
+        """The checkpoint directory that a removal of `item` may be removing."""
+        if item.op.group is not None and item.op.kind in REMOVALS:
+            return item.op.group
         if item.op.kind is not OpKind.UNLINK or item.facts.placement.klass is not Klass.ORDERED:
             return None
         return item.facts.placement.checkpoint or next(

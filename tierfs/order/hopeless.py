@@ -1,4 +1,4 @@
-"""What cannot go on by itself: everything behind a marked or an open op."""
+"""What cannot go on by itself: everything behind a marked, an open or a held op."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tierfs.order.item import Item
 
 
 class Hopeless:
-    """For each item that waits, however indirectly, for a marked or open op: one such op.
+    """For each item that waits, however indirectly, for a marked, open or held op: one such op.
 
     Found forwards from those roots, so that it costs what is blocked and not what is pending, and
     kept until something changes that can matter: commits of what is not blocked do not.
@@ -20,7 +20,7 @@ class Hopeless:
 
     def changed(self, item: Item) -> None:
         """`item` came or its facts changed."""
-        if item.facts.mark is not None or item.facts.is_open:
+        if item.facts.mark is not None or item.facts.is_open or item.facts.aside:
             self._roots[item] = None
             self._found = None
         elif self._roots:
@@ -34,7 +34,7 @@ class Hopeless:
         self._roots.pop(item, None)
 
     def root(self, item: Item) -> Item | None:
-        """A marked or open item that `item` is, or waits for."""
+        """A marked, open or held item that `item` is, or waits for."""
         if self._found is None:
             self._found = self._search()
         return self._found.get(item)

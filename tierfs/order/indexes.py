@@ -8,7 +8,7 @@ from typing import Any
 
 from tierfs.model import Mark, Name, ObjectId, OpKind
 from tierfs.order.classify import Klass
-from tierfs.order.item import Facts, Item, Key
+from tierfs.order.item import REBUILDERS, Facts, Item, Key
 from tierfs.order.ranked import Ranked
 
 _position = attrgetter("facts.position")
@@ -31,6 +31,12 @@ class Indexes:
         marked, opened: per directory, the marked and the open items in its subtree.
         watchers: per directory, the items that a mark in its subtree takes out of the order.
         commit_unlinks, stuck_unlinks: per directory, the UNLINKs of its commit names.
+        rebuilders: per directory, the REOPEN or TRASH of itself.
+        seals: per key, the SEALs that concern it; the object of their directory counts as one.
+        trashes: per directory, the TRASHes of what it holds; `held`: per name that leads to them,
+            those that are held.
+        pointers: per directory, the pointers that lead to it; `held_pointers`: per directory, the
+            held ones in its subtree.
         negatives: per (directory, sibling or b""), the negative files to come before it.
     """
 
@@ -53,6 +59,12 @@ class Indexes:
         self.watchers: Ranked[ObjectId] = Ranked(_position)
         self.commit_unlinks: Ranked[ObjectId] = Ranked(_position)
         self.stuck_unlinks: Ranked[ObjectId] = Ranked(_position)
+        self.rebuilders: Ranked[ObjectId] = Ranked(_position)
+        self.seals: Ranked[Key] = Ranked(_position)
+        self.trashes: Ranked[ObjectId] = Ranked(_position)
+        self.held: Ranked[Key] = Ranked(_position)
+        self.pointers: Ranked[ObjectId] = Ranked(_position)
+        self.held_pointers: Ranked[ObjectId] = Ranked(_position)
         self.negatives: Ranked[tuple[ObjectId, Name]] = Ranked(_rank)
 
     def place(self, item: Item) -> None:
@@ -73,6 +85,7 @@ class Indexes:
         yield from self._in_order(item)
         yield from self._waiting(item.facts)
         yield from self._special(item)
+        yield from self._of_checkpoints(item)
 
     def _in_order(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
         facts = item.facts
@@ -90,7 +103,7 @@ class Indexes:
 
     def _order_index(self, item: Item) -> Ranked[ObjectId] | None:
         facts = item.facts
-        if not facts.counted:
+        if not facts.counted or facts.aside:
             return None
         if item.is_removal:
             return self.dead_removals if facts.out else self.removals
@@ -127,3 +140,20 @@ class Indexes:
                 yield self.negatives, facts.placement.negative
             if facts.is_large and not facts.placement.is_log:
                 yield self.large, facts.parent
+
+    def _of_checkpoints(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
+        facts, op = item.facts, item.op
+        for target in facts.targets:
+            yield self.pointers, target
+        if op.kind in REBUILDERS:
+            yield self.rebuilders, facts.object
+        if op.kind is OpKind.SEAL:
+            for key in (*facts.keys, (facts.parent, b"")):
+                yield self.seals, key
+        elif op.kind is OpKind.TRASH:
+            yield self.trashes, facts.parent
+            for key in zip(op.scope, op.path, strict=True) if facts.aside else ():
+                yield self.held, key
+        elif facts.aside and not item.is_removal:
+            for directory in facts.directories:
+                yield self.held_pointers, directory

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tierfs.model import REMOVALS, Mark, Name, ObjectId, Op, OpKind, OpState, Phase
-from tierfs.order.classify import Klass, Placement
+from tierfs.model import (
+    STAGED,
+    Mark,
+    Name,
+    ObjectId,
+    Op,
+    OpKind,
+    OpState,
+    Phase,
+    staging_name,
+)
+from tierfs.order.classify import TAKING, Klass, Placement
 
 Position = tuple[int, int, int]
-"""Place in the order: number, place behind the commit name's unlink of that number, row."""
+"""Place in the order: number, place behind the op of that number (-1: before it), row."""
 
 Key = tuple[ObjectId, Name]
 """What ops that share it are applied in order for: (object, b"") or (directory, name)."""
+
+REBUILDERS = frozenset({OpKind.REOPEN, OpKind.TRASH})
+"""What has a checkpoint stand elsewhere: what is issued inside later must find it there."""
+
+_MAKES_DIRECTORY = frozenset({OpKind.MKDIR, OpKind.SEAL, OpKind.REOPEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +40,9 @@ class Facts:
         is_open: a writer still has the file open.
         guarded: it takes content away that earlier saves, held ones too, must replace (G4).
         watched: directories in which a mark takes it out of the order.
+        targets: of a pointer, the directories that it leads to.
         out: out of the order: only removals wait for it.
+        aside: and not even they: a held removal, or a pointer to an unsealed checkpoint.
     """
 
     placement: Placement
@@ -41,7 +58,9 @@ class Facts:
     is_large: bool
     guarded: bool
     watched: tuple[ObjectId, ...]
+    targets: tuple[ObjectId, ...] = ()
     out: bool = False
+    aside: bool = False
 
 
 Seen = tuple[tuple[object, ...], tuple[object, ...]]
@@ -54,7 +73,9 @@ class Item:
 
     Attributes:
         seen: the fields of the op that its place, and the facts, were last computed from.
-        moved: (number, place) behind the unlink of a commit name, if it was moved there.
+        moved: (number, place) behind the unlink of a commit name, a TRASH or a REOPEN, if it was
+            moved there.
+        held: why it is held, as a removal or part of one (G4).
         floor: number that it ranks before once it is flushed, since a commit name that was issued
             while it was open must wait for it.
         lifted: gave up the place of its first FLUSH, since it waits for something later itself.
@@ -70,6 +91,7 @@ class Item:
     seen: Seen
     facts: Facts = field(init=False)
     moved: tuple[int, int] | None = None
+    held: str | None = None
     floor: int | None = None
     lifted: bool = False
     lingering: bool = False
@@ -83,7 +105,7 @@ class Item:
     @property
     def is_removal(self) -> bool:
         """Whether it takes a name away."""
-        return self.op.kind in REMOVALS
+        return self.op.kind in TAKING
 
     @property
     def is_commit_unlink(self) -> bool:
@@ -105,26 +127,33 @@ def fields_of(op: Op) -> Seen:
     """The fields of `op` that matter to the order, to see whether one has changed."""
     placing = (
         op.path, op.scope, op.path2, op.scope2, op.object, op.size, op.overwrites, op.targets,
+        op.unsealed,
     )  # fmt: skip
     return placing, (op.number, op.first, op.state, op.mark)
 
 
 def is_marker(op: Op, placement: Placement) -> bool:
     """Whether `op` makes a checkpoint whole or leads to one."""
-    return op.kind not in REMOVALS and (placement.is_commit_name or placement.is_pointer)
+    return op.kind not in TAKING and (placement.is_commit_name or placement.is_pointer)
 
 
 def keys_of(op: Op) -> tuple[Key, ...]:
     """What `op` shares with others that must be applied in order with it."""
     keys: list[Key] = [(op.object, b""), (op.parent, op.name)]
+    checkpoint = keys[1]
     if op.parent2 is not None and op.name2 is not None:
         keys.append((op.parent2, op.name2))
+        checkpoint = keys[2]
+    if STAGED in op.fields or op.kind in (OpKind.SEAL, OpKind.REOPEN):
+        keys.append((checkpoint[0], staging_name(checkpoint[1])))
+        if op.kind is OpKind.MKDIR:
+            keys.remove(checkpoint)
     return tuple(dict.fromkeys(keys))
 
 
 def directories_of(op: Op) -> tuple[ObjectId, ...]:
     """The directories in whose subtrees `op` lies."""
-    made = (op.object,) if op.kind is OpKind.MKDIR else ()
+    made = (op.object,) if op.kind in _MAKES_DIRECTORY else ()
     return tuple(dict.fromkeys(op.scope + op.scope2 + made))
 
 
@@ -136,12 +165,12 @@ def is_open(op: Op) -> bool:
 def is_guarded(op: Op, placement: Placement) -> bool:
     """Whether `op` must not be applied before earlier saves, held ones included."""
     replaces = op.kind is OpKind.RENAME and op.overwrites
-    return placement.klass is Klass.ORDERED and (op.kind in REMOVALS or replaces)
+    return placement.klass is Klass.ORDERED and (op.kind in TAKING or replaces)
 
 
 def watched_by(op: Op, placement: Placement) -> tuple[ObjectId, ...]:
     """The directories in which a mark takes `op` out of the order (R3, *stuck*)."""
-    if op.kind in REMOVALS:
+    if op.kind in TAKING:
         return ()
     own = (op.parent,) if placement.is_commit_name else ()
     return tuple(dict.fromkeys(own + (op.targets if placement.is_pointer else ())))

@@ -72,6 +72,19 @@ class Ranked(Generic[K]):
                 return item
         return None
 
+    def below(self, key: K, position: Position, *, latest: bool = True) -> Iterator[Item]:
+        """The items under `key` below `position`, the highest (or lowest) first."""
+        one = self._one.get(key)
+        if one is not None:
+            return iter((one,) if self._order(one) < position else ())
+        found = self._many.get(key)
+        if found is None:
+            return iter(())
+        items: Iterator[Item] = found.irange_key(
+            None, position, inclusive=(True, False), reverse=latest
+        )
+        return items
+
     def after(self, key: K, low: Position, high: Position | None = None) -> Iterator[Item]:
         """The items under `key` above `low` and up to `high`; not to be changed meanwhile."""
         one = self._one.get(key)

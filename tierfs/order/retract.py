@@ -1,34 +1,62 @@
-"""The unlink of a commit name goes before the unlinks of what it vouched for.
+"""Removals that are moved behind an op that was issued after them.
 
 rmtree removes in the order of the directory, so the shards may go first and the name that calls
 the checkpoint whole last. When that last unlink comes, the pending removals of its directory are
-moved behind it; what waited for them waits no longer, so no wait turns round.
+moved behind it. In a sealed checkpoint all removals are collected; they are moved behind the TRASH
+that takes it away whole, or the REOPEN that makes it a new generation, and are made there. What
+waited for them waits no longer, so no wait turns round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from tierfs.model import ObjectId
+from tierfs.model import ObjectId, OpKind, Phase
 from tierfs.order.indexes import Indexes
-from tierfs.order.item import Item
+from tierfs.order.item import REBUILDERS, Item
 
 
-def behind(indexes: Indexes, unlink: Item) -> list[Item]:
-    """The removals to be moved behind `unlink` (of a commit name), in their order.
+def behind(indexes: Indexes, item: Item) -> list[Item]:
+    """The removals to be moved behind `item`, in their order; none for most ops.
 
-    All in its directory that no worker has, except those that something later needs where they
-    are: a later op of the same name or object, the RMDIR of a directory above them, or a rename
-    that replaces something above them, perhaps the directory that they empty.
+    All in its directory that no worker has (for a TRASH or REOPEN: that are not being published),
+    except those that something later needs where they are: a later op of the same name or object,
+    the RMDIR of a directory above them, or a rename that replaces something above them, perhaps
+    the directory that they empty.
     """
-    top = unlink.facts.parent
+    if item.is_commit_unlink:
+        return _behind(indexes, item, item.facts.parent, _stays_before_unlink)
+    if item.op.kind in REBUILDERS:
+        return _behind(indexes, item, item.facts.object, _is_being_published)
+    return []
+
+
+def removal_of(indexes: Indexes, trash: Item) -> list[Item]:
+    """`trash` and the removals that empty what it took away, its RMDIR included."""
+    inside, position = trash.facts.object, trash.facts.position
+    found = [one for one in indexes.everything.after(inside, position) if one.is_removal]
+    last = indexes.same.after((inside, b""), position)
+    return [trash, *found, *(one for one in last if one.op.kind is OpKind.RMDIR)]
+
+
+def _stays_before_unlink(item: Item) -> bool:
+    return item.taken or item.is_commit_unlink
+
+
+def _is_being_published(item: Item) -> bool:
+    return item.op.phase is Phase.PUBLISHING
+
+
+def _behind(
+    indexes: Indexes, item: Item, top: ObjectId, stays: Callable[[Item], bool]
+) -> list[Item]:
     candidates = [*indexes.removals.items(top), *indexes.dead_removals.items(top)]
-    candidates.sort(key=lambda item: item.facts.position, reverse=True)
+    candidates.sort(key=lambda one: one.facts.position, reverse=True)
     movable: dict[Item, None] = {}
-    for item in candidates:
-        fixed = item is unlink or item.taken or item.is_commit_unlink
-        if not fixed and all(later in movable for later in _later(indexes, item, top)):
-            movable[item] = None
+    for one in candidates:
+        fixed = one is item or stays(one) or one.facts.position > item.facts.position
+        if not fixed and all(later in movable for later in _later(indexes, one, top)):
+            movable[one] = None
     return [*movable][::-1]
 
 

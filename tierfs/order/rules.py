@@ -15,6 +15,24 @@ of a commit name only if nothing later shares a key with them; what waited for t
 waits no longer (retract.py). A file that was open when a commit name was issued ranks before that
 name once it is flushed, unless it waits for something above that place itself.
 
+Checkpoints add three kinds of op and one kind of op that goes nowhere:
+
+* REOPEN, TRASH (*rebuilders*): what lies inside their directory waits for those of a lower
+  position, in the same way as for its MKDIR; a floating PUT is lifted above them. Removals issued
+  before are moved behind them, on the same terms as behind a commit name.
+* SEAL is ordered, but stands just before the oldest pointer to its directory: that pointer waits
+  for the SEAL, by its cover. It only stands there if everything that it waits for by name, object
+  or parent stands before that pointer too. Else it keeps its number, and the pointers before it are
+  held as if there were no SEAL; both are looked at again when what is in the way is gone.
+* A pointer to an unsealed checkpoint with no SEAL before it is held: it waits for nobody in the
+  order, and only what shares its name or object waits for it. That, and the pointer, is reported as
+  blocked. A held removal is waited for by nobody at all.
+* A SEAL passes the removal of what it replaces (passing.py); that only takes waits away.
+
+While a SEAL is being published, the removal of the old checkpoint and ops inside the new one wait
+for it whatever its rank, and so does a SEAL for such a removal. What is being published waits for
+nobody, and ends or is given back.
+
 An open file that holds a commit name is waited for whatever its rank, but it waits for nobody and
 ends with its close; time holds end by themselves; what a mark holds is reported, not waited for.
 """
@@ -24,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tierfs.model import Mark, Name, ObjectId, Op, OpKind
+from tierfs.model import Mark, Name, ObjectId, Op, OpKind, Phase
 from tierfs.order.blocked import Reason
 from tierfs.order.classify import Klass, Placement
 from tierfs.order.indexes import Indexes
@@ -41,6 +59,7 @@ from tierfs.order.item import (
     keys_of,
     watched_by,
 )
+from tierfs.order.passing import excludes, inside_replaced, passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +71,16 @@ class Wait:
 
 
 class Rules:
-    """The rules over the indexes. Changes nothing but `Item.lifted`."""
+    """The rules over the indexes. Changes nothing but `Item.lifted`.
+
+    Attributes:
+        unsealed: the checkpoints known to be unsealed, and their names.
+    """
 
     def __init__(self, indexes: Indexes, small_bytes: int) -> None:
         self._in = indexes
         self._small_bytes = small_bytes
+        self.unsealed: dict[ObjectId, Name] = {}
 
     # What an item is
 
@@ -78,18 +102,48 @@ class Rules:
             is_large=op.kind is OpKind.PUT and op.size > self._small_bytes,
             guarded=is_guarded(op, placement),
             watched=watched_by(op, placement),
+            targets=op.targets if placement.is_pointer else (),
         )
-        return replace(facts, out=True) if self._is_out(item, facts) else facts
+        if item.held is not None:
+            return replace(facts, out=True, aside=True)
+        if self._is_out(item, facts):
+            return replace(facts, out=True)
+        aside = self.unsealed_target(facts) is not None
+        return replace(facts, out=True, aside=True) if aside else facts
+
+    def unsealed_target(self, facts: Facts) -> ObjectId | None:
+        """An unsealed checkpoint that a pointer leads to, and that no SEAL before it publishes."""
+        for target in facts.targets:
+            if target not in self.unsealed:
+                continue
+            seals = self._in.seals.items((target, b""))
+            if not any(s.facts.object == target and s.facts.rank < facts.rank for s in seals):
+                return target
+        return None
 
     def _position(
         self, item: Item, op: Op, placement: Placement, keys: tuple[Key, ...]
     ) -> Position:
         number, place = item.moved or (op.number, 0)
         position = (number, place, op.row)
+        if op.kind is OpKind.SEAL:
+            return self._seal_position(item, op, position, keys)
         if item.floor is None or not op.first or floats(op, placement) or is_marker(op, placement):
             return position
         before = min((item.floor, 0, op.row), position)
         return position if self._waits_above(item, op, before, position, keys) else before
+
+    def _seal_position(
+        self, item: Item, op: Op, position: Position, keys: tuple[Key, ...]
+    ) -> Position:
+        """Just before the oldest pointer that stands behind all that the SEAL is bound to."""
+        bound = (*(self._same_before(item, key, position) for key in keys),
+                 self._in.makers.first(op.parent))  # fmt: skip
+        above = max((found.facts.position for found in bound if found), default=(0, 0, 0))
+        pointer = self._in.pointers.next_after(op.object, above)
+        if pointer is None or pointer.facts.position > position:
+            return position
+        return (pointer.facts.position[0], -1, op.row)
 
     def _waits_above(
         self, item: Item, op: Op, rank: Position, position: Position, keys: tuple[Key, ...]
@@ -97,6 +151,7 @@ class Rules:
         """Whether at `position` it waits for something of its keys or parent above `rank`."""
         waits_for = [self._in.same.before(key, position, but=item) for key in keys]
         waits_for.append(self._in.makers.first(op.parent))
+        waits_for += [self._in.rebuilders.before(d, position, but=item) for d in op.scope]
         return any(found is not None and found.facts.position > rank for found in waits_for)
 
     def _rank(
@@ -130,8 +185,9 @@ class Rules:
         return next(filter(None, found), None)
 
     def affected(self, item: Item) -> Iterator[Item]:
-        """Those that are in or out of the order because of `item`, as it is placed now."""
+        """Those whose place depends on `item`, as it is placed now."""
         facts = item.facts
+        yield from self._affected_by_seals(item)
         if facts.mark is not None and not facts.placement.is_log:
             for directory in facts.directories:
                 yield from self._in.watchers.items(directory)
@@ -146,6 +202,13 @@ class Rules:
                 end = None if following is None else following.facts.rank
                 yield from self._in.guarded.after(directory, facts.rank, end)
 
+    def _affected_by_seals(self, item: Item) -> Iterator[Item]:
+        facts = item.facts
+        if item.op.kind is OpKind.SEAL:
+            yield from self._in.pointers.items(facts.object)
+        for key in (*facts.keys, *((target, b"") for target in facts.targets)):
+            yield from (seal for seal in self._in.seals.items(key) if seal is not item)
+
     # What an item waits for
 
     def wait(self, item: Item, *, latest: bool) -> Wait | None:
@@ -157,22 +220,44 @@ class Rules:
             self._watched(item)
             or self._same_key(item)
             or self._parent(item)
+            or self._rebuilt(item)
             or self._negative(item)
             or self._by_class(item, latest)
         )
 
     def _same_key(self, item: Item) -> Wait | None:
         for key in item.facts.keys:
-            found = self._in.same.before(key, item.facts.position)
+            found = self._same_before(item, key, item.facts.position)
             if found is not None:
                 return Wait(Reason.SAME_NAME, found)
+        if item.op.kind in (OpKind.TRASH, OpKind.RMDIR):
+            for seal in self._in.seals.items((item.facts.parent, item.op.name)):
+                if excludes(item, seal):
+                    return Wait(Reason.SAME_NAME, seal)
         return None
+
+    def _same_before(self, item: Item, key: Key, position: Position) -> Item | None:
+        """The last op of `key` below `position` that `item` waits for."""
+        earlier = self._in.same.below(key, position)
+        return next((one for one in earlier if one is not item and not passes(item, one)), None)
 
     def _parent(self, item: Item) -> Wait | None:
         for directory in (item.op.parent, item.op.parent2):
             found = None if directory is None else self._in.makers.first(directory, but=item)
             if found is not None:
                 return Wait(Reason.PARENT, found)
+        return None
+
+    def _rebuilt(self, item: Item) -> Wait | None:
+        """The REOPEN or TRASH before it, or the SEAL in the middle, of a checkpoint around it."""
+        for directory in item.facts.directories:
+            for found in self._in.rebuilders.below(directory, item.facts.position):
+                if found is not item and not found.facts.aside:
+                    return Wait(Reason.REBUILT, found)
+            for seal in self._in.seals.items((directory, b"")):
+                mine = seal is not item and seal.facts.object == directory
+                if mine and seal.op.phase is Phase.PUBLISHING:
+                    return Wait(Reason.REBUILT, seal)
         return None
 
     def _negative(self, item: Item) -> Wait | None:
@@ -227,10 +312,12 @@ class Rules:
     def _cover(self, item: Item, latest: bool) -> Wait | None:
         position = item.facts.position
         for directory in item.facts.placement.cover:
-            for index in (self._in.saves, self._in.removals):
-                found = index.before(directory, position, latest=latest)
-                if found is not None:
-                    return Wait(Reason.EARLIER, found)
+            found = self._in.saves.before(directory, position, latest=latest)
+            if found is None:
+                earlier = self._in.removals.below(directory, position, latest=latest)
+                found = next((one for one in earlier if not inside_replaced(item, one)), None)
+            if found is not None:
+                return Wait(Reason.EARLIER, found)
             dead = self._in.dead_saves.before(directory, position) if item.facts.guarded else None
             if dead is not None:
                 return Wait(Reason.HELD, dead)

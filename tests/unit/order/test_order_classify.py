@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.order.tree import BIG, Tree
-from tierfs.model import Op, OpKind
+from tierfs.model import STAGED, Op, OpKind
 from tierfs.order import Klass, classify
 
 PUT, MKDIR, SYMLINK, LINK = OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK, OpKind.LINK
 RENAME, UNLINK, RMDIR, SETATTR = OpKind.RENAME, OpKind.UNLINK, OpKind.RMDIR, OpKind.SETATTR
+SEAL, REOPEN, TRASH = OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH
+IN_GROUP, OF_GROUP = {"unsealed": True}, {"fields": (STAGED,)}
 PLAIN, SMALL, ORDERED = Klass.PLAIN, Klass.SMALL, Klass.ORDERED
 
 # kind, path, source of a rename or link, fields; class and the paths of the cover
@@ -58,6 +60,25 @@ CASES = [
     (RMDIR, "run/step-4/sub", None, {}, ORDERED, ["run"]),
     (RMDIR, "run/logs", None, {}, ORDERED, ["run"]),
     (RMDIR, "12", None, {}, ORDERED, [""]),
+    (MKDIR, "run/checkpoint-4", None, OF_GROUP, PLAIN, None),
+    (RMDIR, "run/checkpoint-4", None, OF_GROUP, PLAIN, None),
+    (RENAME, "run/old", "run/checkpoint-4", OF_GROUP, ORDERED, ["run"]),
+    (SEAL, "run/checkpoint-4", None, {}, ORDERED, ["run"]),
+    (SEAL, "x.tmp/checkpoint-4", None, {}, ORDERED, ["x.tmp"]),
+    (REOPEN, "run/checkpoint-4", None, {}, PLAIN, None),
+    (TRASH, "run/checkpoint-4", None, {}, ORDERED, ["run"]),
+    (TRASH, "release/checkpoint-4", None, {}, ORDERED, [""]),
+    (PUT, "run/checkpoint-4/.metadata", None, {"size": 9, **IN_GROUP}, PLAIN, None),
+    (PUT, "run/checkpoint-4/config.json", None, {"size": 9, **IN_GROUP}, PLAIN, None),
+    (PUT, "run/checkpoint-4/latest", None, {"size": 9, "overwrites": True, **IN_GROUP},
+     PLAIN, None),
+    (SYMLINK, "run/checkpoint-4/newest", None, IN_GROUP, PLAIN, None),
+    (UNLINK, "run/checkpoint-4/.metadata", None, IN_GROUP, PLAIN, None),
+    (RMDIR, "run/checkpoint-4/sub", None, IN_GROUP, PLAIN, None),
+    (RENAME, "run/checkpoint-4/b", "run/checkpoint-4/a", IN_GROUP, PLAIN, None),
+    (RENAME, "run/checkpoint-4/optimizer_0", "run/checkpoint-4/a",
+     {"overwrites": True, **IN_GROUP}, ORDERED, ["run/checkpoint-4"]),
+    (UNLINK, "run/checkpoint-4/.incomplete", None, IN_GROUP, ORDERED, ["run/checkpoint-4"]),
 ]  # fmt: skip
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from tierfs.model import ROOT, ObjectId, Op, OpKind, OpState
+from tierfs.model import ROOT, STAGED, ObjectId, Op, OpKind, OpState, Reopen
 from tierfs.order import Backlog
 
 BIG = 1 << 30
+DIRECTORY_KINDS = (OpKind.MKDIR, OpKind.RMDIR, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH)
 
 
 class Tree:
@@ -38,7 +39,7 @@ class Tree:
     def op(self, kind: OpKind, path: str, source: str | None = None, **fields: object) -> Op:
         """An op of `kind` on `path`, not added."""
         scope, names = self.where(path)
-        is_dir = kind in (OpKind.MKDIR, OpKind.RMDIR)
+        is_dir = kind in DIRECTORY_KINDS
         moved = source if source is not None else path
         known = self.directories.get(moved.encode())
         made = self.directory(path) if is_dir else (known or self.object(moved))
@@ -100,3 +101,24 @@ class Tree:
 
     def link(self, source: str, path: str, **fields: object) -> Op:
         return self.issue(OpKind.LINK, path, source, **fields)
+
+    # Checkpoints
+
+    def group(self, path: str) -> Op:
+        """The MKDIR of the unsealed checkpoint `path`."""
+        made = self.mkdir(path, fields=(STAGED,))
+        self.backlog.group_unsealed(made.object, made.name)
+        return made
+
+    def seal(self, path: str, **fields: object) -> Op:
+        return self.issue(OpKind.SEAL, path, **fields)
+
+    def reopen(self, path: str, how: Reopen = Reopen.LINKED) -> Op:
+        return self.issue(OpKind.REOPEN, path, flags=how)
+
+    def trash(self, path: str) -> Op:
+        return self.issue(OpKind.TRASH, path)
+
+    def forget(self, path: str) -> ObjectId:
+        """The directory `path` is gone for those who look: the next one there is another."""
+        return self.directories.pop(path.encode())

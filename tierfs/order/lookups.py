@@ -1,0 +1,81 @@
+"""Questions about what is pending where; they ask the indexes and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tierfs.model import ROOT, Name, ObjectId, Op, OpKind
+from tierfs.order.classify import Placement
+from tierfs.order.indexes import Indexes
+from tierfs.order.item import Item
+
+
+class Lookups:
+    """The part of the backlog that says which ops are pending at a name, object or directory."""
+
+    _indexes: Indexes
+    _items: dict[int, Item]
+
+    def under(self, directory: ObjectId) -> Iterator[Op]:
+        """The ops pending in the subtree of `directory`, oldest first.
+
+        The backlog must not be changed meanwhile: make a list of it where that can happen.
+        """
+        return (item.op for item in self._indexes.everything.items(directory))
+
+    def open_files(self, directory: ObjectId = ROOT) -> list[Op]:
+        """The files open for writing in the subtree of `directory`, oldest first."""
+        return [op for op in self.under(directory) if self._items[op.row].facts.is_open]
+
+    def nothing_but(self, op: Op, directory: ObjectId) -> bool:
+        """Whether no op other than `op` is pending in the subtree of `directory`."""
+        return self._indexes.everything.first(directory, but=self._items.get(op.row)) is None
+
+    def behind(self, op: Op) -> list[Op]:
+        """The ops issued after `op` that concern the same object, oldest first."""
+        position = self._items[op.row].facts.position
+        return [item.op for item in self._indexes.same.after((op.object, b""), position)]
+
+    def behind_at(self, op: Op) -> list[Op]:
+        """The ops issued after `op` that concern the name it makes, oldest first."""
+        position = self._items[op.row].facts.position
+        return [item.op for item in self._indexes.same.after((op.parent, op.name), position)]
+
+    def of_object(self, object_id: ObjectId) -> Op | None:
+        """The last op issued that concerns the object."""
+        items = self._indexes.same.items((object_id, b""))
+        return items[-1].op if items else None
+
+    def ops_of_object(self, object_id: ObjectId) -> list[Op]:
+        """All pending ops that concern the object, oldest first."""
+        return [item.op for item in self._indexes.same.items((object_id, b""))]
+
+    def of_name(self, parent: ObjectId, name: Name) -> Op | None:
+        """The last op issued that makes or takes the name (a link's source is neither)."""
+        for item in reversed(self._indexes.same.items((parent, name))):
+            op = item.op
+            if op.kind is not OpKind.LINK or (op.parent, op.name) == (parent, name):
+                return op
+        return None
+
+    def alone(self, op: Op) -> bool:
+        """Whether no other op concerns a name or the object of `op`."""
+        item = self._items[op.row]
+        return all(len(self._indexes.same.items(key)) == 1 for key in item.facts.keys)
+
+    def placement(self, op: Op) -> Placement:
+        """How `op` is ordered."""
+        return self._items[op.row].facts.placement
+
+    def removals_in(self, parent: ObjectId) -> frozenset[Name]:
+        """The names in `parent` of the checkpoints whose removal is pending, held or not."""
+        return frozenset(item.op.name for item in self._indexes.trashes.items(parent))
+
+    def held_pointer_before(self, op: Op) -> Op | None:
+        """A held pointer issued before `op` in its cover: what it replaces may still be needed."""
+        facts = self._items[op.row].facts
+        for directory in facts.placement.cover:
+            found = self._indexes.held_pointers.before(directory, facts.position)
+            if found is not None:
+                return found.op
+        return None
