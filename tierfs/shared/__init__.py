@@ -4,22 +4,39 @@ Nothing is seen under a final name before it was read back and compared; the ren
 """
 
 from tierfs.shared.changes import AttributeChange
+from tierfs.shared.groups import GroupState, ManifestLine, Record, Replaced
 from tierfs.shared.jobs import FileJob, SharedSettings, Staged
 from tierfs.shared.layout import carried as is_carried_xattr
 from tierfs.shared.layout import hidden as is_hidden
+from tierfs.shared.layout import staging_name, unstaged_name
 from tierfs.shared.lookups import Entry
 from tierfs.shared.places import Place, Places
+from tierfs.shared.quarantine import Quarantined
+from tierfs.shared.reopen import Rebuilt
 from tierfs.shared.tier import SharedTier
+from tierfs.shared.trash import Trashed
+from tierfs.shared.walk import Found, Incarnation
 
 __all__ = [
     "AttributeChange",
     "Entry",
     "FileJob",
+    "Found",
+    "GroupState",
+    "Incarnation",
+    "ManifestLine",
     "Place",
     "Places",
+    "Quarantined",
+    "Rebuilt",
+    "Record",
+    "Replaced",
     "SharedSettings",
     "SharedTier",
     "Staged",
+    "Trashed",
     "is_carried_xattr",
     "is_hidden",
+    "staging_name",
+    "unstaged_name",
 ]

@@ -8,7 +8,6 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tierfs.errors import DirectoryGone
 from tierfs.model import Name, OpKind
 from tierfs.shared.attributes import remove_xattr
 from tierfs.shared.places import Place
@@ -61,11 +60,11 @@ class Changes(Publishing):
         Raises FileNotFoundError if `name` is gone and `name2` is not it, ESTALE if `name` is
         another file now.
         """
-        self.visible(place, name)
-        self.visible(place2, name2)
+        self.permitted(place, name)
+        self.permitted(place2, name2)
         with self.opened(place) as source, self.opened(place2) as target:
             if not (inode is not None and self._moved(source, name, target, name2, inode)):
-                self._expect(place, source, name, inode)
+                self.expect(place, source, name, inode)
                 self.system.rename_at("rename.rename", source, name, target, name2, flags)
             self.system.fsync_dir("rename.fsync_dir", target)
             self.system.fsync_dir("rename.fsync_source", source)
@@ -90,7 +89,7 @@ class Changes(Publishing):
         self.visible(place2, name2)
         with self.opened(place) as source, self.opened(place2) as target:
             if not self.has_inode(target, name2, inode):
-                self._expect(place, source, name, inode)
+                self.expect(place, source, name, inode)
                 if replace:
                     self._link_over(source, name, place2, target, name2, row)
                 else:
@@ -111,7 +110,7 @@ class Changes(Publishing):
 
         None: it is gone, another file now, or its mtime is not `if_mtime_ns`, where given.
         """
-        self.visible(place, name)
+        self.permitted(place, name)
         with self.opened(place) as directory:
             try:
                 fd = self.system.open_at("setattr.open", directory, name or b".", os.O_PATH)
@@ -128,7 +127,8 @@ class Changes(Publishing):
                 self.system.close("setattr.close", fd)
 
     def _remove(self, place: Place, name: Name, inode: int | None, kind: OpKind) -> bool:
-        self.visible(place, name)
+        guard = self.permitted if kind is OpKind.RMDIR else self.visible
+        guard(place, name)
         with self.opened(place) as directory:
             done = False
             try:
@@ -160,11 +160,6 @@ class Changes(Publishing):
                 self.refuses_renames(target)
             raise
         self.forget_marker(row, beside)
-
-    def _expect(self, place: Place, directory: int, name: Name, inode: int | None) -> None:
-        found = self.system.stat_at("look.stat", directory, name)
-        if inode not in (None, found.st_ino):
-            raise DirectoryGone(self.shown(place, name))
 
     def _apply_change(self, fd: int, change: AttributeChange, is_symlink: bool) -> None:
         if change.uid is not None or change.gid is not None:

@@ -14,6 +14,14 @@ ID_FILE = b"id"
 NODES = b"nodes"
 STAGING = b"staging"
 MEMBER_FILE = b"member.json"
+GROUPS = b"groups"
+TRASH = b"trash"
+QUARANTINE = b"quarantine"
+MANIFEST = b"manifest"
+WHY_FILE = b"why.json"
+"""In an entry of the quarantine: where its content came from, and why it is there."""
+CONTENT = b"content"
+TRASH_PATH = CONTROL + b"/" + TRASH
 RETIRED_PREFIX = b"old-"
 FORMAT_VERSION = 1
 PROBE_FILES = (b"a", b"b")
@@ -29,11 +37,100 @@ _NOT_CARRIED = (XATTR_PREFIX, b"trusted.SGI_ACL_")
 _GENERATION = re.compile(rb"(\d{8})-[0-9a-f]{8}")
 _STAGED = re.compile(rb"\d+-.*|beside-\d+", re.DOTALL)
 _NAME_BYTES = 200
+_OWN = re.compile(
+    rb"\.staging_(?:[0-9a-f]{32}_\d+|probe_[0-9a-f]{32}_[0-9a-f]+|trash_[0-9a-f]{16}(?:-\d+)?"
+    rb"|quarantine_\d+-[0-9a-f]{8})"
+)
+_ID = re.compile(rb"[0-9a-f]{16}")
+_RECORD = re.compile(rb"(\d{4,})\.json")
+_LINKED = re.compile(rb"linked-(\d{4,})")
+_TRASHED = re.compile(rb"([0-9a-f]{16})(?:-(\d{4,}))?")
+_QUARANTINED = re.compile(rb"(\d+)-[0-9a-f]{8}")
 
 
 def hidden(path: bytes, name: Name) -> bool:
     """Whether `name` in the directory `path` is tierfs' own and not shown by any mount."""
-    return name.startswith(STAGING_PREFIX) or (name == CONTROL and not path)
+    return name.startswith(STAGING_PREFIX) or private(path, name)
+
+
+def private(path: bytes, name: Name) -> bool:
+    """Whether no op of the journal may ever concern `name` in the directory `path`.
+
+    Unsealed checkpoints are hidden and ops concern them, and what is emptied in the trash.
+    """
+    if path == CONTROL or path.startswith(CONTROL + b"/"):
+        return not (path == TRASH_PATH or path.startswith(TRASH_PATH + b"/"))
+    if not path and name == CONTROL:
+        return True
+    own = _OWN.fullmatch(name)
+    return own is not None and not name.startswith(STAGING_PREFIX + b"trash_")
+
+
+def staging_name(name: Name) -> Name:
+    """The name under which the checkpoint `name` stands beside its final name until it is whole."""
+    return STAGING_PREFIX + name
+
+
+def unstaged_name(name: Name) -> Name | None:
+    """The final name of the checkpoint that is staged as `name`; None for any other name."""
+    if not name.startswith(STAGING_PREFIX) or _OWN.fullmatch(name) is not None:
+        return None
+    return name[len(STAGING_PREFIX) :] or None
+
+
+def record_name(number: int) -> Name:
+    """The file in ``.tierfs/groups/ID`` that holds state record `number`."""
+    return b"%04d.json" % number
+
+
+def record_number(name: Name) -> int | None:
+    """The number of the state record in the file `name`; None if it is no such file."""
+    match = _RECORD.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def linked_name(generation: int) -> Name:
+    """The file in ``.tierfs/groups/ID`` that lists what of `generation` the next one shares."""
+    return b"linked-%04d" % generation
+
+
+def is_group_file(name: Name) -> bool:
+    """Whether tierfs gave the name to a file in ``.tierfs/groups/ID``."""
+    return name == MANIFEST or bool(_RECORD.fullmatch(name) or _LINKED.fullmatch(name))
+
+
+def superseded_name(group: ObjectId, generation: int) -> Name:
+    """The name in the trash of an older generation of the checkpoint `group`."""
+    return b"%016x-%04d" % (group, generation)
+
+
+def trashed(name: Name) -> tuple[ObjectId, int | None] | None:
+    """The checkpoint in the trash under `name`, and which older generation of it, if one."""
+    match = _TRASHED.fullmatch(name)
+    if match is None:
+        return None
+    return ObjectId(int(match[1], 16)), int(match[2]) if match[2] else None
+
+
+def trash_beside(name: Name) -> Name:
+    """What the trash calls `name`, in a directory out of which nothing can be renamed (EXDEV)."""
+    return STAGING_PREFIX + b"trash_" + name
+
+
+def quarantine_beside(entry: Name) -> Name:
+    """The name of the content of `entry`, in a directory out of which nothing can be renamed."""
+    return STAGING_PREFIX + b"quarantine_" + entry
+
+
+def quarantined_ns(entry: Name) -> int | None:
+    """When the quarantine's `entry` was made, in ns since the epoch; None if it is none."""
+    match = _QUARANTINED.fullmatch(entry)
+    return int(match[1]) if match else None
+
+
+def is_id(name: Name) -> bool:
+    """Whether the name is an object id."""
+    return _ID.fullmatch(name) is not None
 
 
 def carried(name: bytes) -> bool:

@@ -38,6 +38,12 @@ class Lookups(Tree):
         with self.opened(place) as directory:
             return self._entry(place, directory, name)
 
+    def lookup_staged(self, place: Place, name: Name) -> Entry | None:
+        """As `lookup`, but `name` may be that of an unsealed checkpoint: ``.staging_NAME``."""
+        self.permitted(place, name)
+        with self.opened(place) as directory:
+            return self._look(directory, name)
+
     def stat_many(self, place: Place, names: Iterable[Name]) -> list[Entry | None]:
         """`lookup` of each of `names`, opening the directory once."""
         with self.opened(place) as directory:
@@ -119,8 +125,9 @@ class Lookups(Tree):
         return found
 
     def _entry(self, place: Place, directory: int, name: Name) -> Entry | None:
-        if layout.hidden(place.path, name):
-            return None
+        return None if layout.hidden(place.path, name) else self._look(directory, name)
+
+    def _look(self, directory: int, name: Name) -> Entry | None:
         try:
             if name:
                 st = self.system.stat_at("look.stat", directory, name)

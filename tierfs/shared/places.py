@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tierfs.errors import DirectoryGone
-from tierfs.model import ROOT, DirectoryRecord, Name, ObjectId
+from tierfs.model import ROOT, TRASH, DirectoryRecord, Name, ObjectId
+from tierfs.shared import layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,15 @@ class Place:
 class Places:
     """The shared tree: directory id → (parent id, name, inode).
 
-    It changes when an op is committed, not when it is issued. The root is always there.
+    It changes when an op is committed, not when it is issued. The root and the trash are always
+    there; the trash is made when something is moved into it.
     """
 
     def __init__(self, root_inode: int) -> None:
-        self._records = {ROOT: DirectoryRecord(ROOT, ROOT, b"", root_inode)}
+        self._records = {
+            ROOT: DirectoryRecord(ROOT, ROOT, b"", root_inode),
+            TRASH: DirectoryRecord(TRASH, ROOT, layout.TRASH_PATH),
+        }
 
     def record(self, directory: ObjectId) -> DirectoryRecord | None:
         """What is known of `directory`."""
@@ -39,7 +44,7 @@ class Places:
     def exists(self, directory: ObjectId) -> bool:
         """Whether `directory` stands on the shared tier: its MKDIR, if it had one, is committed."""
         record = self._records.get(directory)
-        return record is not None and record.inode is not None
+        return directory == TRASH or (record is not None and record.inode is not None)
 
     def path(self, directory: ObjectId) -> bytes:
         """The path of `directory` from the root; that of one to be made is where it will be.
@@ -88,6 +93,6 @@ class Places:
         record.inode, record.tagged = inode, tagged
 
     def forget(self, directory: ObjectId) -> None:
-        """`directory` is gone, or nothing pending needs it any more. The root stays."""
-        if directory != ROOT:
+        """`directory` is gone, or nothing pending needs it any more. Root and trash stay."""
+        if directory not in (ROOT, TRASH):
             self._records.pop(directory, None)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tierfs.errors import TierError
-from tierfs.osio import OS, RENAME_NOREPLACE
+from tierfs.osio import OS, RENAME_EXCHANGE, RENAME_NOREPLACE
 from tierfs.shared import layout
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -17,10 +17,12 @@ _OTHER_USER = 1
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def probe(system: OS, root: Path, root_fd: int, member: str) -> None:
+def probe(system: OS, root: Path, root_fd: int, member: str) -> bool:
     """Raise TierError if the file system of `root` lacks what tierfs needs of it.
 
-    Works in a hidden directory that is removed again; by the next sweep if the process dies.
+    Returns whether it has RENAME_EXCHANGE, without which a checkpoint that is saved over another
+    is missing for a moment. Works in a hidden directory that is removed again; by the next sweep
+    if the process dies.
     """
     if system.statvfs("probe.statvfs", root_fd).f_flag & os.ST_RDONLY:
         raise TierError(f"shared tier {root} is mounted read-only: mount it read-write")
@@ -33,7 +35,7 @@ def probe(system: OS, root: Path, root_fd: int, member: str) -> None:
     try:
         directory = system.open_at("probe.open", root_fd, name, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _try_all(system, root, directory)
+            return _try_all(system, root, directory)
         finally:
             for entry in layout.PROBE_FILES:
                 _quietly(system.unlink_at, "probe.unlink", directory, entry)
@@ -42,7 +44,7 @@ def probe(system: OS, root: Path, root_fd: int, member: str) -> None:
         _quietly(system.rmdir_at, "probe.rmdir", root_fd, name)
 
 
-def _try_all(system: OS, root: Path, directory: int) -> None:
+def _try_all(system: OS, root: Path, directory: int) -> bool:
     first = system.open_at("probe.create", directory, b"a", _CREATE, 0o600)
     second = system.open_at("probe.create", directory, b"b", _CREATE, 0o600)
     try:
@@ -52,6 +54,7 @@ def _try_all(system: OS, root: Path, directory: int) -> None:
         xattr = b"user.tierfs.probe", b"1"
         _need(root, "user xattrs", system.set_xattr, "probe.xattr", first, *xattr)
         _try_renames(system, root, directory, system.fstat("probe.stat", first).st_ino)
+        return _can_exchange(system, directory)
     finally:
         system.close("probe.close", first)
         system.close("probe.close", second)
@@ -86,6 +89,17 @@ def _try_renames(system: OS, root: Path, directory: int, inode: int) -> None:
     _need(root, "rename over a file", system.rename_at, "probe.rename", *names)
     if system.stat_at("probe.stat", directory, b"b").st_ino != inode:
         raise _lacks(root, "atomic rename", "the file has another inode after it")
+
+
+def _can_exchange(system: OS, directory: int) -> bool:
+    names = directory, b"b", directory, b"a"
+    try:
+        fd = system.open_at("probe.create", directory, b"a", _CREATE, 0o600)
+        system.close("probe.close", fd)
+        system.rename_at("probe.exchange", *names, RENAME_EXCHANGE)
+    except OSError:
+        return False
+    return True
 
 
 def _need(root: Path, ability: str, call: Callable[..., object], *arguments: object) -> None:

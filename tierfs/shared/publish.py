@@ -7,7 +7,7 @@ import os
 import stat
 
 from tierfs.errors import DirectoryGone
-from tierfs.model import Name
+from tierfs.model import Name, OpKind
 from tierfs.osio import RENAME_NOREPLACE
 from tierfs.shared.jobs import Staged
 from tierfs.shared.lookups import Entry, Lookups
@@ -31,7 +31,8 @@ class Publishing(Staging, Lookups):
 
         Returns its attributes after the rename. With RENAME_NOREPLACE raises FileExistsError.
         """
-        self.visible(place, name)
+        guard = self.permitted if staged.kind is OpKind.MKDIR else self.visible
+        guard(place, name)
         with self.opened(place) as directory:
             fd = self._find(staged, directory, name)
             try:
@@ -52,14 +53,14 @@ class Publishing(Staging, Lookups):
         try:
             self.publish_file(staged, place, name, RENAME_NOREPLACE)
         except FileExistsError:
-            entry = self.lookup(place, name)
+            entry = self.lookup_staged(place, name)
             if entry is None or not stat.S_ISDIR(entry.st.st_mode):
                 raise
             with self.opened(place) as directory:
                 self.system.fsync_dir("mkdir.fsync_dir", directory)
             self.discard(staged)
             return entry
-        entry = self.lookup(place, name)
+        entry = self.lookup_staged(place, name)
         if entry is None:
             raise DirectoryGone(self.shown(place, name))
         return entry
@@ -96,3 +97,9 @@ class Publishing(Staging, Lookups):
             return self.system.stat_at("look.stat", directory, name).st_ino == inode
         except FileNotFoundError:
             return False
+
+    def expect(self, place: Place, directory: int, name: Name, inode: int | None) -> None:
+        """Raise ESTALE if `name` is not `inode`, FileNotFoundError if it is gone."""
+        found = self.system.stat_at("look.stat", directory, name)
+        if inode not in (None, found.st_ino):
+            raise DirectoryGone(self.shown(place, name))

@@ -23,9 +23,11 @@ class Registration(Staging):
     """What happens once at each mount; all calls block and raise TierError or OSError.
 
     `shared_id` is the id of this tier, known after `probe` if it has one, else after `register`.
+    `can_exchange` tells, after `probe`, whether the file system has RENAME_EXCHANGE.
     """
 
     shared_id: str | None = None
+    can_exchange = True
 
     def probe(self) -> None:
         """Refuse a tier that cannot keep tierfs' promises, in one line. Leaves nothing behind."""
@@ -40,7 +42,7 @@ class Registration(Staging):
                 f"shared tier {self.root} is another one than this node's local tier belongs to: "
                 f"mount the right one, or use a new local directory"
             )
-        probe(self.system, self.root, self.root_fd, self.member)
+        self.can_exchange = probe(self.system, self.root, self.root_fd, self.member)
 
     def register(self, node: str) -> str:
         """Make this member known under the label `node`; the id of the tier.

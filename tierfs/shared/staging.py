@@ -15,13 +15,13 @@ from tierfs.shared import layout
 from tierfs.shared.attributes import apply_attributes
 from tierfs.shared.jobs import Staged
 from tierfs.shared.places import Place
-from tierfs.shared.tree import Tree
+from tierfs.shared.walk import Walks
 
 _PRIVATE_DIR = 0o700
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
-class Staging(Tree):
+class Staging(Walks):
     """What is made here becomes visible by one rename, or is removed; all calls block.
 
     `staging_fd` is the directory of this generation, from :meth:`start_generation` on.
@@ -173,19 +173,31 @@ class Staging(Tree):
         self.system.fsync_dir("control.fsync_dir", parent)
 
     def remove(self, directory: int, name: Name, *, directory_there: bool = False) -> None:
-        """Remove one thing of our own; none being there is fine."""
+        """Remove one thing of our own, a whole tree if it is one; none being there is fine."""
         try:
             if directory_there:
-                self.system.rmdir_at("staging.remove", directory, name)
+                self._remove_directory(directory, name)
             else:
                 self.system.unlink_at("staging.remove", directory, name)
         except FileNotFoundError:
             pass
         self._left.discard(name)
 
+    def _remove_directory(self, directory: int, name: Name) -> None:
+        try:
+            self.system.rmdir_at("staging.remove", directory, name)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            self.delete_tree(directory, name)  # the next generation of a checkpoint
+
     def refuses_renames(self, directory: int) -> None:
         """Remember that nothing can be renamed from staging into this directory (EXDEV)."""
         self._beside.add(self.system.fstat("place.stat", directory).st_ino)
+
+    def is_refused(self, directory: int) -> bool:
+        """Whether `refuses_renames` was called for this directory."""
+        return self.system.fstat("place.stat", directory).st_ino in self._beside
 
     def _needs_beside(self, place: Place) -> bool:
         try:

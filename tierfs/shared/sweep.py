@@ -58,7 +58,18 @@ class Sweeping(Staging):
         """Paths in ``.tierfs`` that tierfs does not know: to be reported, never touched."""
         control = layout.CONTROL
         found = self._unknown(
-            control, lambda name: name in (layout.ID_FILE, layout.NODES, layout.STAGING)
+            control,
+            lambda name: (
+                name
+                in (
+                    layout.ID_FILE,
+                    layout.NODES,
+                    layout.STAGING,
+                    layout.GROUPS,
+                    layout.TRASH,
+                    layout.QUARANTINE,
+                )
+            ),
         )
         found += self._unknown(control + b"/" + layout.NODES, _is_member)
         staging = control + b"/" + layout.STAGING
@@ -101,7 +112,7 @@ class Sweeping(Staging):
                     count += 1
         finally:
             self.system.close("sweep.close", directory)
-        self._delete(parent, DirItem(name, Kind.DIRECTORY, 0))
+        self._delete_empty(parent, name)
         return count
 
     def _sweep_probes(self) -> None:
@@ -114,11 +125,14 @@ class Sweeping(Staging):
                             self.remove(directory, name)
                     finally:
                         self.system.close("sweep.close", directory)
-                    self._delete(root, item)
+                    self._delete_empty(root, item.name)
 
     def _delete(self, directory: int, item: DirItem) -> None:
+        self.remove(directory, item.name, directory_there=item.kind is Kind.DIRECTORY)
+
+    def _delete_empty(self, directory: int, name: Name) -> None:
         try:
-            self.remove(directory, item.name, directory_there=item.kind is Kind.DIRECTORY)
+            self.system.rmdir_at("sweep.rmdir", directory, name)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # something foreign is in it
                 raise

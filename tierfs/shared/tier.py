@@ -2,12 +2,13 @@
 
 from tierfs.shared.changes import Changes
 from tierfs.shared.registration import Registration
+from tierfs.shared.reopen import Reopening
 from tierfs.shared.replay import Replay
 from tierfs.shared.sweep import Sweeping
 from tierfs.shared.transfer import Transfers
 
 
-class SharedTier(Transfers, Changes, Replay, Registration, Sweeping):
+class SharedTier(Transfers, Changes, Replay, Reopening, Registration, Sweeping):
     """A directory on a file system that every node mounts.
 
     A mount calls `probe`, `register`, `retire_old_generations`, then whatever it likes, `sweep`

@@ -110,6 +110,13 @@ class Tree:
         if layout.hidden(place.path, name):
             raise FileNotFoundError(errno.ENOENT, "reserved by tierfs", self.shown(place, name))
 
+    def permitted(self, place: Place, name: Name) -> None:
+        """As `visible`, but `name` may be a directory that is an unsealed or a removed checkpoint:
+        ``.staging_NAME``.
+        """
+        if layout.private(place.path, name):
+            raise FileNotFoundError(errno.ENOENT, "reserved by tierfs", self.shown(place, name))
+
 
 def open_root(root: Path, system: OS) -> int:
     """Open the directory of the shared tier. Raises TierError."""

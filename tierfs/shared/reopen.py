@@ -1,0 +1,258 @@
+"""A sealed checkpoint that is written again: its next generation, staged beside the old one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
+from tierfs.osio import RENAME_NOREPLACE
+from tierfs.shared import layout
+from tierfs.shared.attributes import apply_attributes
+from tierfs.shared.groups import GroupState, Record
+from tierfs.shared.lookups import Entry
+from tierfs.shared.places import Place
+from tierfs.shared.seal import Sealing
+from tierfs.shared.walk import Found, Incarnation
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_PRIVATE_DIR = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """One directory of a new generation.
+
+    Attributes:
+        path: from the top of the checkpoint; b"" is the top.
+        old_inode: of the same directory of the sealed generation.
+        id: its directory id, if it carries one.
+    """
+
+    path: bytes
+    old_inode: int
+    inode: int
+    id: ObjectId | None
+
+
+class Reopening(Sealing):
+    """Blocking calls that begin a new generation of a checkpoint; each may be made again."""
+
+    def reopen_linked(
+        self,
+        place: Place,
+        name: Name,
+        group: ObjectId,
+        row: int,
+        *,
+        skip: Collection[bytes] = (),
+    ) -> list[Rebuilt]:
+        """Stage a new generation of the sealed checkpoint `name` that shares all its files.
+
+        It becomes ``.staging_NAME``: made anew are its directories, with ids, owners, modes, ACLs
+        and times; every file in it is a hard link. `skip` are paths from its top, of files and
+        directories, that were removed since and are left out. `row` is that of the op.
+
+        Returns its directories. Raises FileNotFoundError if `name` is gone, FileExistsError if
+        something else is staged, EMLINK, and EXDEV where a file is on another file system.
+        """
+        self.visible(place, name)
+        with self.opened(place) as directory:
+            old = self.lookup(place, name)
+            if old is None:
+                raise FileNotFoundError(errno.ENOENT, "gone", self.shown(place, name))
+            staged = self._free_staging(place, name)
+            last = self.last_record(group)
+            if staged is None:
+                self._stage_next(place, directory, name, group, row, frozenset(skip), old)
+            elif last is None or last.state is not GroupState.OPEN or last.inode != staged:
+                shown = self.shown(place, layout.staging_name(name))
+                raise FileExistsError(errno.EEXIST, "another checkpoint is staged there", shown)
+            self.system.fsync_dir("reopen.fsync_dir", directory)
+            return self._compare(directory, name)
+
+    def reopen_whole(self, place: Place, name: Name, group: ObjectId, inode: int) -> Record:
+        """Rename the sealed checkpoint `name` back to ``.staging_NAME``: it is not whole any more.
+
+        Raises FileNotFoundError if it is gone, ESTALE if it is not `inode`, FileExistsError if
+        something else is staged.
+        """
+        self.visible(place, name)
+        staged = layout.staging_name(name)
+        with self.opened(place) as directory:
+            last = self.last_record(group)
+            if not self.has_inode(directory, staged, inode):
+                self.expect(place, directory, name, inode)
+                last = self.advance(group, self._next(group, last, place, name, inode))
+                step = "reopen.rename"
+                self.system.rename_at(step, directory, name, directory, staged, RENAME_NOREPLACE)
+            elif last is None or last.state is not GroupState.OPEN:
+                last = self.advance(group, self._next(group, last, place, name, inode))
+            self.system.fsync_dir("reopen.fsync_dir", directory)
+        return last
+
+    def reopen_unlisted(self, place: Place, group: ObjectId) -> Record:
+        """Begin to write the unsealed checkpoint `place` again, which dead writers left.
+
+        The record says which files are in it now: they do not count (`Record.stale`). To be called
+        before anything is written to it.
+        """
+        parent, name = os.path.split(place.path)
+        final = Place(parent), layout.unstaged_name(name) or name
+        with self.opened(place) as top:
+            files = frozenset(
+                found.incarnation for found in self.walk_at(top) if found.kind is not Kind.DIRECTORY
+            )
+            inode = self.system.fstat("reopen.stat", top).st_ino
+        last = self.last_record(group)
+        if last is not None and last.state is GroupState.OPEN and last.stale == files:
+            return last
+        return self.advance(group, self._next(group, last, *final, inode, files))
+
+    def _next(
+        self,
+        group: ObjectId,
+        last: Record | None,
+        place: Place,
+        name: Name,
+        inode: int,
+        stale: frozenset[Incarnation] = frozenset(),
+    ) -> Record:
+        """The record OPEN of the generation after the one that was sealed, or is abandoned."""
+        generation = 2 if last is None else last.generation + 1
+        if last is not None and last.state is GroupState.OPEN and not stale:
+            generation = last.generation  # an attempt that did not come to its rename
+        return Record(
+            state=GroupState.OPEN,
+            inode=inode,
+            path=os.path.join(place.path, name),
+            generation=generation,
+            stale=stale,
+        )
+
+    def _free_staging(self, place: Place, name: Name) -> int | None:
+        """The inode of ``.staging_NAME``; None when there is none, or none any more."""
+        entry = self.lookup_staged(place, layout.staging_name(name))
+        if entry is not None and self.finish_any_seal(place, name):
+            entry = self.lookup_staged(place, layout.staging_name(name))
+        return None if entry is None else entry.st.st_ino
+
+    def _stage_next(
+        self,
+        place: Place,
+        directory: int,
+        name: Name,
+        group: ObjectId,
+        row: int,
+        skip: frozenset[bytes],
+        old: Entry,
+    ) -> None:
+        try:
+            self._link_and_publish(place, directory, name, group, row, skip, old)
+        except OSError as error:
+            if error.errno != errno.EXDEV or self.is_refused(directory):
+                raise
+            self.refuses_renames(directory)
+            self._link_and_publish(place, directory, name, group, row, skip, old)
+
+    def _link_and_publish(
+        self,
+        place: Place,
+        directory: int,
+        name: Name,
+        group: ObjectId,
+        row: int,
+        skip: frozenset[bytes],
+        old: Entry,
+    ) -> None:
+        last = self.last_record(group)
+        with self.staging_of(OpKind.MKDIR, row, name, place) as (staging, temporary, beside):
+            source = self.system.open_at("reopen.open", directory, name, _DIRECTORY)
+            try:
+                files = self._link_tree(source, staging, temporary, group, skip)
+            finally:
+                self.system.close("reopen.close", source)
+            inode = self.system.stat_at("reopen.stat", staging, temporary).st_ino
+            record = self._next(group, last, place, name, inode)
+            self.write_linked(group, record.generation - 1, files)
+            self.advance(group, record)
+            staged = layout.staging_name(name)
+            step = "reopen.rename"
+            self.system.rename_at(step, staging, temporary, directory, staged, RENAME_NOREPLACE)
+        self.system.fsync_dir("reopen.fsync_dir", directory)
+        self.forget_marker(row, beside)
+
+    def _link_tree(
+        self, source: int, staging: int, temporary: Name, group: ObjectId, skip: frozenset[bytes]
+    ) -> list[Incarnation]:
+        """Make the new tree; every file of the old one, those that are left out included."""
+        files, folders = [], [b""]
+        self.system.mkdir_at("reopen.mkdir", staging, temporary, _PRIVATE_DIR)
+        target = self.system.open_at("reopen.open", staging, temporary, _DIRECTORY)
+        try:
+            for found in self.walk_at(source):
+                skipped = _within(found.path, skip)
+                if found.kind is not Kind.DIRECTORY:
+                    files.append(found.incarnation)
+                    if not skipped:
+                        self._link_one(source, target, found)
+                elif not skipped:
+                    self._make_one(target, found.path)
+                    folders.append(found.path)
+            for path in reversed(folders):  # the times of a directory, after what is put in it
+                self._dress(source, target, path, group if not path else None)
+        finally:
+            self.system.close("reopen.close", target)
+        return files
+
+    def _link_one(self, source: int, target: int, found: Found) -> None:
+        folder, name = os.path.split(found.path)
+        with self.below_at(source, folder) as old, self.below_at(target, folder) as new:
+            self.system.link_at("reopen.link", old, name, new, name)
+
+    def _make_one(self, target: int, path: bytes) -> None:
+        folder, name = os.path.split(path)
+        with self.below_at(target, folder) as new:
+            self.system.mkdir_at("reopen.mkdir", new, name, _PRIVATE_DIR)
+
+    def _dress(self, source: int, target: int, path: bytes, id: ObjectId | None) -> None:
+        """Give a new directory all that the old one has; `id`: that of the top."""
+        with self.below_at(source, path) as old, self.below_at(target, path) as new:
+            st = self.system.fstat("reopen.stat", old)
+            tag = layout.encode_id(id) if id is not None else self.tag(old)
+            if tag:
+                self.system.set_xattr("reopen.id", new, layout.XATTR_ID, tag)
+            xattrs = self.read_xattrs(old)
+            apply_attributes(self.system, "reopen", new, Attributes.of(st), xattrs)
+            self.system.fsync_dir("reopen.fsync_new", new)
+
+    def _compare(self, directory: int, name: Name) -> list[Rebuilt]:
+        old = self.system.open_at("reopen.open", directory, name, _DIRECTORY)
+        try:
+            inodes = {found.path: found.inode for found in self.walk_at(old)}
+            inodes[b""] = self.system.fstat("reopen.stat", old).st_ino
+        finally:
+            self.system.close("reopen.close", old)
+        new = self.system.open_at("reopen.open", directory, layout.staging_name(name), _DIRECTORY)
+        try:
+            top = self.system.fstat("reopen.stat", new).st_ino
+            id = layout.decode_id(self.tag(new))
+            rebuilt = [Rebuilt(b"", inodes[b""], top, id)]
+            for found in self.walk_at(new):
+                if found.kind is Kind.DIRECTORY and found.path in inodes:
+                    old_inode = inodes[found.path]
+                    rebuilt.append(Rebuilt(found.path, old_inode, found.inode, found.directory_id))
+        finally:
+            self.system.close("reopen.close", new)
+        return rebuilt
+
+
+def _within(path: bytes, tops: frozenset[bytes]) -> bool:
+    """Whether `path` is one of `tops` or below one."""
+    while path:
+        if path in tops:
+            return True
+        path = os.path.dirname(path)
+    return False
