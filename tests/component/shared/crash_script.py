@@ -1,22 +1,16 @@
 """A small life of a shared tier, to be killed at any step.
 
-Every change in it can be made again after a crash, as the write-back does. As a program it reads
-lines ``ROOT SOURCE FAULT``, lives such a life for each in a process of its own, and answers with
-the exit status: the imports are paid for once.
+Every change in it can be made again after a crash, as the write-back does.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
-import trio
-
+from tests.component.shared.crashing import serve
 from tests.component.shared.support import CHUNK, TOP, attributes, job_of, make_tier
 from tierfs.model import Kind, ObjectId
-from tierfs.osio import OS, make_os
-from tierfs.osio.injection import VARIABLE
+from tierfs.osio import OS
 from tierfs.shared import AttributeChange, Place, SharedTier
 from tierfs.shared.digest import zeros_digest
 
@@ -61,14 +55,7 @@ def change_names(tier: SharedTier, directory: Place) -> None:
 
 def main() -> None:
     zeros_digest("sha256", CHUNK)
-    for line in sys.stdin:
-        root, source, fault = line.split()
-        child = os.fork()
-        if child == 0:
-            os.environ[VARIABLE] = fault
-            trio.run(live, Path(root), Path(source), make_os())
-            os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    serve(live)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.component.shared import crash_script
+from tests.component.shared.crashing import die, ends_of
 from tests.component.shared.support import CHUNK, make_tier, staging_names
-from tests.faults import KILLED, FaultyOS
+from tests.faults import FaultyOS
 from tierfs.osio import OS
 from tierfs.shared.digest import digest_of_file
 
@@ -24,7 +23,6 @@ MUST_HAVE = {
 }  # fmt: skip
 
 
-LOOKS = (".open", ".close", ".stat", ".list", ".id", ".read", ".find")
 PUBLISHED = {"d", "large", "latest", "new"}
 
 
@@ -40,16 +38,10 @@ def source(tmp_path: Path) -> Path:
 
 
 async def steps_of(root: Path, source: Path) -> list[str]:
-    """Every STEP:NTH at which a life is to end: the first call of each label, and the last of each
-    that changes something.
-    """
     system = FaultyOS()
     await crash_script.live(root, source, system)
-    labels = dict.fromkeys(system.seen)
-    assert set(labels) >= MUST_HAVE
-    count = {label: system.seen.count(label) for label in labels}
-    ends = [(label, {1} if label.endswith(LOOKS) else {1, count[label]}) for label in labels]
-    return [f"{label}:{nth}:kill" for label, hits in ends for nth in sorted(hits)]
+    assert set(system.seen) >= MUST_HAVE
+    return ends_of(system.seen)
 
 
 def check_published(root: Path, source: Path) -> None:
@@ -78,23 +70,6 @@ def visible(root: Path) -> Iterator[Path]:
             yield path
 
 
-def die(runs: dict[str, Path], source: Path) -> None:
-    """A life for each of `runs`, which ends at the step that its key says."""
-    for root in runs.values():
-        root.mkdir()
-    lines = "".join(f"{root} {source} {fault}\n" for fault, root in runs.items())
-    done = subprocess.run(
-        [sys.executable, crash_script.__file__],
-        env={**os.environ, "PYTHONPATH": "."},
-        input=lines,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    statuses = dict(zip(runs, map(int, done.stdout.split()), strict=True))
-    assert {f: s for f, s in statuses.items() if s != KILLED} == {}, done.stderr[-3000:]
-
-
 async def test_killed_at_every_step(memory_root: Path, source: Path) -> None:
     """In memory, because a killed process loses no page cache anywhere; a power cut is another
     test's.
@@ -104,7 +79,7 @@ async def test_killed_at_every_step(memory_root: Path, source: Path) -> None:
     whole.mkdir()
     runs = {fault: root / fault.replace(":", "-") for fault in await steps_of(whole, source)}
     assert names_of(whole) == PUBLISHED
-    die(runs, source)
+    die(Path(crash_script.__file__), runs, source)
     for fault, place in runs.items():
         check_published(place, source)
         await crash_script.live(place, source, OS())  # what was interrupted can be made again

@@ -392,6 +392,24 @@ def test_the_next_generation_where_staging_is_another_file_system(
     assert top.inode == (root / STAGED).stat().st_ino
 
 
+def test_in_a_directory_with_a_project_quota(tier: SharedTier, root: Path) -> None:
+    """XFS lets nothing be renamed into it that does not belong to the project (EXDEV)."""
+    run = root / "run"
+    run.mkdir()
+    subprocess.run(["xfs_io", "-c", "chproj 77", "-c", "chattr +P", run], check=True)
+    place = Place(b"run")
+    (run / FINAL).mkdir()
+    (run / FINAL / "f").write_text("f")
+    [top] = tier.reopen_linked(place, NAME, GROUP, 7)
+    tier.seal(place, NAME, GROUP, top.inode, manifest=[])
+    assert files_in(run / FINAL) == {"f": "f"}
+    trashed = tier.trash(place, NAME, top.inode, GROUP)
+    assert names(run) == [trashed.name.decode()] * trashed.beside
+    tier.sweep_trash(KEEP)
+    assert names(root / ".tierfs/trash") == [f"{GROUP:016x}"] * (not trashed.beside)
+    assert list((root / ".tierfs/staging" / MEMBER).glob("*/*")) == []
+
+
 def test_too_many_links(root: Path, open_tier: OpenTier) -> None:
     system = FaultyOS(failing("reopen.link", errno.EMLINK, nth=2))
     tier = open_tier(root, system)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tierfs.errors import DirectoryGone
-from tierfs.model import ROOT, DirectoryRecord, ObjectId
+from tierfs.model import ROOT, TRASH, DirectoryRecord, ObjectId
 from tierfs.shared import Place, Places
 
 A, B, C = ObjectId(0xA), ObjectId(0xB), ObjectId(0xC)
@@ -53,3 +53,11 @@ def test_nothing_moves_into_itself(places: Places) -> None:
     with pytest.raises(ValueError, match="into itself"):
         places.move(A, B, b"x")
     assert places.path(B) == b"a/b"
+
+
+def test_a_removed_checkpoint_stands_in_the_trash(places: Places) -> None:
+    places.forget(TRASH)
+    assert places.exists(TRASH)
+    assert places.place(TRASH) == Place(b".tierfs/trash")
+    places.move(A, TRASH, b"%016x" % A)
+    assert places.place(B) == Place(b".tierfs/trash/000000000000000a/b", 11, B)

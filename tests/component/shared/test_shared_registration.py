@@ -35,8 +35,18 @@ def refused(root: Path, system: FaultyOS | None = None, expected_id: str | None 
 def test_a_good_tier_is_accepted_and_nothing_stays(root: Path) -> None:
     tier = make_tier(root)
     tier.probe()
+    assert tier.can_exchange
     assert list(root.iterdir()) == []
     assert tier.shared_id is None
+    assert tier.can_exchange
+    tier.close()
+
+
+def test_a_file_system_that_cannot_exchange_names_is_accepted(root: Path) -> None:
+    tier = make_tier(root, FaultyOS(failing("probe.exchange", errno.EINVAL)))
+    tier.probe()
+    assert not tier.can_exchange
+    assert list(root.iterdir()) == []
     tier.close()
 
 
