@@ -39,6 +39,8 @@ class Kind(enum.StrEnum):
     SYMLINK = "symlink"
     FIFO = "fifo"
     SOCKET = "socket"
+    CHARACTER = "character"
+    BLOCK = "block"
     OTHER = "other"
 
     @classmethod
@@ -58,8 +60,14 @@ _KIND_OF_FORMAT = {
     stat_module.S_IFLNK: Kind.SYMLINK,
     stat_module.S_IFIFO: Kind.FIFO,
     stat_module.S_IFSOCK: Kind.SOCKET,
+    stat_module.S_IFCHR: Kind.CHARACTER,
+    stat_module.S_IFBLK: Kind.BLOCK,
 }
 _FORMAT_OF_KIND = {kind: fmt for fmt, kind in _KIND_OF_FORMAT.items()}
+
+DEVICES = frozenset({Kind.CHARACTER, Kind.BLOCK})
+SPECIAL = frozenset({Kind.FIFO, Kind.SOCKET}) | DEVICES
+"""What leads to processes and drivers of one machine: made here, it stays on this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,7 @@ class OpKind(enum.StrEnum):
     UNLINK = "unlink"
     RMDIR = "rmdir"
     SETATTR = "setattr"  # the fields in `fields` of the committed object at (parent, name)
+    MKNOD = "mknod"  # a fifo, socket or device of this node: never sent, and in no order
     SEAL = "seal"  # publishes the checkpoint staged as `.staging_NAME` under (parent, name)
     REOPEN = "reopen"  # begins a new generation of a checkpoint, staged again; how: `flags`
     TRASH = "trash"  # takes a sealed checkpoint away in one rename, to be emptied in the trash

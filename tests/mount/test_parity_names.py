@@ -358,16 +358,6 @@ def test_deep_directories(tree: Tree) -> None:
     assert (deep / ".." / ".." / "level" / "level" / "f").read_bytes() == b"deep"
 
 
-def test_special_files_are_refused_on_the_mount(tree: Tree) -> None:
-    if tree.side == "plain":
-        os.mkfifo(tree / "fifo", 0o600)
-        os.unlink(tree / "fifo")
-    else:
-        with fails_with(errno.EOPNOTSUPP):
-            os.mkfifo(tree / "fifo", 0o600)
-    assert names(tree.path) == []
-
-
 class _Stream:
     """A directory stream with telldir and seekdir, which the standard library does not have.
 

@@ -89,7 +89,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         with self._carrying(Opcode.MKNOD, parent_inode, name):
             state = self._fs.tree.directory(parent_inode)
-            node = await self._fs.names.mknod(state, name, mode, caller(ctx))
+            node = await self._fs.names.mknod(state, name, mode, rdev, caller(ctx))
         return await self._known(node)
 
     @handler

@@ -5,20 +5,22 @@ from __future__ import annotations
 import errno
 import os
 
-from tierfs.model import Kind, Name, ObjectId
+from tierfs.model import SPECIAL, Kind, Name, ObjectId
 from tierfs.osio import OS
 
 PREFIX = b"user.tierfs."
 NAME = PREFIX + b"name"
 """Parent's directory id in hex, a colon, the name."""
 KIND = PREFIX + b"kind"
-"""What a regular file stands for: symlink, fifo or socket. Absent: a file, or a directory."""
+"""What a regular file stands for: symlink, fifo, socket, character or block. Absent: itself."""
+DEVICE = PREFIX + b"rdev"
+"""The device number (st_rdev) of a character or block device, decimal."""
 STUB = PREFIX + b"stub"
 """Present, empty: attributes only; the content is not here."""
 UNLISTED = (PREFIX, b"trusted.SGI_ACL_")
 """Prefixes of names that no application sees; XFS lists its ACLs a second time as the latter."""
 
-_STOOD_FOR = frozenset({Kind.SYMLINK, Kind.FIFO, Kind.SOCKET, Kind.OTHER})
+_STOOD_FOR = frozenset({Kind.SYMLINK, Kind.OTHER}) | SPECIAL
 
 
 def set_name(system: OS, fd: int, parent: ObjectId, name: Name) -> None:
@@ -38,6 +40,17 @@ def set_kind(system: OS, fd: int, kind: Kind) -> None:
     """Say what the regular file `fd` stands for, unless that is a file."""
     if kind in _STOOD_FOR:
         system.set_xattr("local.label", fd, KIND, kind.value.encode())
+
+
+def set_device(system: OS, fd: int, rdev: int) -> None:
+    """Note the device number of an object that stands for a device; 0 is not noted."""
+    if rdev:
+        system.set_xattr("local.label", fd, DEVICE, b"%d" % rdev)
+
+
+def device_of(system: OS, fd: int) -> int:
+    """The device number of an object."""
+    return int(get(system, fd, DEVICE) or b"0")
 
 
 def kind_of(system: OS, fd: int) -> Kind:

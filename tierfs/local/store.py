@@ -15,7 +15,7 @@ from tierfs.errors import TierError
 from tierfs.local import labels
 from tierfs.local.fanout import FanOut, file_name
 from tierfs.local.identity import VERSION, Identity
-from tierfs.model import Attributes, Kind, Name, ObjectId
+from tierfs.model import DEVICES, Attributes, Kind, Name, ObjectId
 from tierfs.osio import OS, RENAME_EXCHANGE
 
 # Whitelisted: appending is decided by the caller's offsets, direct I/O would need aligned buffers,
@@ -86,14 +86,17 @@ class ObjectStore:
         parent: ObjectId,
         name: Name,
         target: bytes = b"",
+        rdev: int = 0,
     ) -> int:
         """Make an object; returns a descriptor open for reading and writing if a FILE, else -1.
 
-        `target` is that of a SYMLINK. EEXIST if the id is taken; after any error nothing is left.
+        `target` is that of a SYMLINK, `rdev` the number of a device. EEXIST if the id is taken;
+        after any error nothing is left.
         """
         with self._making(object_id, kind) as fd:
             labels.set_name(self._system, fd, parent, name)
             labels.set_kind(self._system, fd, kind)
+            labels.set_device(self._system, fd, rdev)
             if target:
                 self._system.pwrite_all("local.create", fd, target, 0)
             self._own(fd, mode, uid, gid)
@@ -115,6 +118,7 @@ class ObjectStore:
         with self._making(object_id, attributes.kind) as fd:
             labels.set_name(system, fd, parent, name)
             labels.set_kind(system, fd, attributes.kind)
+            labels.set_device(system, fd, attributes.rdev)
             if attributes.kind is Kind.FILE:
                 system.set_xattr("local.create", fd, labels.STUB, b"")
                 system.ftruncate("local.create", fd, attributes.size)
@@ -220,15 +224,17 @@ class ObjectStore:
 
         A caller that knows `kind` saves three system calls.
         """
-        if kind is None:
+        rdev = 0
+        if kind is None or kind in DEVICES:
             with self._opened(object_id, os.O_RDONLY) as fd:
                 st = self._system.fstat("local.stat", fd)
-                kind = self._kind(fd, st)
+                kind = kind or self._kind(fd, st)
+                rdev = labels.device_of(self._system, fd) if kind in DEVICES else 0
         else:
             directory = self._fan.directory(object_id)
             st = self._system.stat_at("local.stat", directory, file_name(object_id))
         found = Attributes.of(st)
-        return found if found.kind is kind else replace(found, kind=kind)
+        return found if found.kind is kind else replace(found, kind=kind, rdev=rdev)
 
     def kind(self, object_id: ObjectId) -> Kind:
         """What the object is."""

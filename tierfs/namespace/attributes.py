@@ -193,6 +193,8 @@ class AttributeCalls:
                 maker.attr_version += 1
                 maker.fields = tuple(dict.fromkeys((*maker.fields, *fields)))
                 ticket = self._core.journal.post(SaveOp(maker))
+            elif node.stays:
+                return
             elif node.names or node.directory is not None:
                 ticket = self._issue(node, obj, fields)
             else:

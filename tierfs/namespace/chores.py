@@ -120,7 +120,7 @@ class Chores:
             state = self._core.tree.directories.get(directory)
             if state is None:
                 self._core.touched.discard(directory)
-            elif not state.entries and state.settled <= now:
+            elif state.settled <= now and not state.is_pending():
                 state.changed_ns = 0
                 self._core.touched.discard(directory)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
@@ -55,6 +55,9 @@ Ts = TypeVarTuple("Ts")
 
 
 LINKS = {OpKind.LINK: 1, OpKind.UNLINK: -1}
+
+SETTLE_SECONDS = 5.0
+"""How long a directory's own time is shown after its last op, while the write-back sets it."""
 
 
 CLOCK_REALTIME_COARSE = 5
@@ -127,7 +130,7 @@ class Core:
         self.doomed: dict[ObjectId, trio.Event] = {}
         self.direct: Direct = NoDirect("not set up")
         self.scarce = False
-        self.tree = Tree(root.inode, self._directories_gone)
+        self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
         self.memory = Memory(self.tree)
         journal.before_post = self.memory.flush
         self.writeback: WriteBack
@@ -326,7 +329,8 @@ class Core:
         changes = self._pin(op)
         changes.append(SaveObject(self._record(obj, base_inode)))
         changes.append(SaveOp(op))
-        self.backlog.add(op)
+        if kind is not OpKind.MKNOD:
+            self.backlog.add(op)
         if op.changed_ns:
             for changed in (parent, source[0]) if source else (parent,):
                 self.touch(changed, now)
@@ -335,42 +339,52 @@ class Core:
     def touch(self, state: DirectoryState, now_ns: int) -> None:
         """A name in `state` changed at `now_ns`: that is its mtime."""
         state.changed_ns = now_ns
+        state.settled = time.monotonic() + SETTLE_SECONDS
         self.touched.add(state.id)
+
+    def changed_here(self, state: DirectoryState) -> None:
+        """A name in `state` changed and no op says so: its mtime has to go there all the same."""
+        self.writeback.changed(self.tree.scope(state.id), state.changed_ns)
 
     def _record(self, obj: LocalObject, base_inode: int | None) -> ObjectRecord:
         return ObjectRecord(obj.id, obj.kind, obj.content is Content.DATA, base_inode)
 
     def _pin(self, op: Op) -> list[Change]:
-        changes: list[Change] = []
-        for directory in self.tree.pin(op):
-            record = self.places.record(directory)
-            if directory != ROOT and record is not None:
-                changes.append(SaveDirectory(record))
-        return changes
+        return self._saved(self.tree.pin(op))
 
-    def _unpin(self, op: Op) -> list[Change]:
-        idle = [directory for directory in self.tree.unpin(op) if directory != ROOT]
+    def _saved(self, directories: Iterable[ObjectId]) -> list[Change]:
+        records = [self.places.record(directory) for directory in directories if directory != ROOT]
+        return [SaveDirectory(record) for record in records if record is not None]
+
+    def _unpin(self, directories: set[ObjectId]) -> list[Change]:
+        idle = [directory for directory in self.tree.unpin(directories) if directory != ROOT]
         for directory in idle:
             self.tree.release_directory(directory)
         return [DropDirectory(directory) for directory in idle]
 
+    def _directory_moved(self, fresh: list[ObjectId], idle: list[ObjectId]) -> None:
+        """A directory that ops need has another parent: so these need theirs, too, or no more."""
+        dropped = [DropDirectory(directory) for directory in idle if directory != ROOT]
+        self.journal.post(*self._saved(fresh), *dropped)
+
     def retarget(self, op: Op, parent: DirectoryState, name: Name, *, overwrites: bool) -> Ticket:
         """Gives a pending op another name (rename of what was not sent yet)."""
-        self.tree.unpin(op)
+        before = self.tree.needed(op)
         number = self.journal.next_number()
-        scope = self.tree.scope(parent.id)
+        scope, path = self.tree.scope(parent.id), (*self.tree.path(parent.id), name)
         op.overwrites = overwrites
-        self.backlog.retarget(
-            op, parent.id, name, scope, (*self.tree.path(parent.id), name), number
-        )
+        if op.kind is OpKind.MKNOD:
+            op.parent, op.name, op.scope, op.path, op.number = parent.id, name, scope, path, number
+        else:
+            self.backlog.retarget(op, parent.id, name, scope, path, number)
         op.changed_ns = file_time_ns()
         self.touch(parent, op.changed_ns)
-        changes = self._pin(op)
+        changes = [*self._pin(op), *self._unpin(before)]
         return self.journal.post(*changes, SaveOp(op))
 
     def close_op(self, op: Op) -> list[Change]:
         """`op` is committed or dropped: what the journal has to forget. Synchronous."""
-        changes: list[Change] = [*self._unpin(op), DropOp(op.row)]
+        changes: list[Change] = [*self._unpin(self.tree.needed(op)), DropOp(op.row)]
         obj = self.tree.objects.get(op.object)
         if obj is not None:
             obj.pending -= 1
@@ -383,12 +397,15 @@ class Core:
 
     def drop_op(self, op: Op) -> Ticket:
         """Takes a pending op back (it cancels with a later one)."""
-        self.backlog.remove(op)
-        self.writeback.cancel(op)
+        if op in self.backlog:
+            self.backlog.remove(op)
+            self.writeback.cancel(op)
         return self.journal.post(*self.close_op(op))
 
     def droppable(self, op: Op) -> bool:
         """Whether `op` may be taken back: not begun, and nothing issued later waits for it."""
+        if op.kind is OpKind.MKNOD:
+            return True
         return op.phase is Phase.QUEUED and not self.backlog.depended(op)
 
     def _directories_gone(self, gone: list[ObjectId]) -> None:
@@ -422,7 +439,10 @@ class Core:
         """Notes where a directory was seen on the shared tier."""
         known = self.places.record(directory)
         if known is not None and known.inode == location.inode:
-            known.parent, known.name = location.directory, location.name
+            if (known.parent, known.name) != (location.directory, location.name):
+                known.parent, known.name = location.directory, location.name
+                if self.tree.directories[directory].pins:
+                    self.journal.post(SaveDirectory(known))
             return
         record = DirectoryRecord(
             directory, location.directory, location.name, location.inode, tagged

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from tierfs.local import ObjectStore
-from tierfs.model import Kind, Name, ObjectId
+from tierfs.model import SPECIAL, Kind, Name, ObjectId
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup
@@ -122,15 +122,21 @@ def make_newborn(
     parent: ObjectId,
     name: Name,
     target: bytes = b"",
+    rdev: int = 0,
 ) -> int:
-    """Makes the local object of something new; of a file returns its descriptor. Blocking."""
+    """Makes the local object of something new; of a file returns its descriptor. Blocking.
+
+    Nobody will sync what stays here: that is done at once.
+    """
     fd = store.create(
         obj.id, obj.kind, mode=birth.mode, uid=birth.uid, gid=birth.gid, parent=parent,
-        name=name, target=target,
+        name=name, target=target, rdev=rdev,
     )  # fmt: skip
     try:
         for xattr, value in birth.xattrs:
             store.set_xattr(obj.id, xattr, value)
+        if obj.kind in SPECIAL:
+            store.sync(obj.id)
     except OSError:
         if fd >= 0:
             os.close(fd)

@@ -7,7 +7,7 @@ import os
 
 import trio
 
-from tierfs.model import Kind, Name, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.model import SPECIAL, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.core import Core, file_time_ns
 from tierfs.namespace.files import Files
@@ -18,8 +18,9 @@ from tierfs.namespace.nodes import Content, DirectoryState, Entry, LocalObject, 
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
-FOLDED = (OpKind.PUT, OpKind.SYMLINK)
+FOLDED = (OpKind.PUT, OpKind.SYMLINK, OpKind.MKNOD)
 """Ops that make a name out of local content: renaming it before it is sent renames the op."""
+MAKES = (*FOLDED, OpKind.LINK, OpKind.MKDIR)
 
 
 class Names:
@@ -64,22 +65,31 @@ class Names:
         await self._announce(OpKind.SYMLINK, obj, state, name, reach)
         return self._tree.by_object[obj.id]
 
-    async def mknod(self, state: DirectoryState, name: Name, mode: int, caller: Caller) -> Node:
-        """Makes a regular file without opening it; other kinds are refused (DEVIATIONS)."""
-        if Kind.of_mode(mode) is not Kind.FILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), os.fsdecode(name))
+    async def mknod(
+        self, state: DirectoryState, name: Name, mode: int, rdev: int, caller: Caller
+    ) -> Node:
+        """Makes a file without opening it; fifos, sockets and devices stay on this node."""
+        kind = Kind.of_mode(mode)
+        if kind in SPECIAL:
+            birth = await self._inheritance.of(state, kind, mode & 0o7777, caller)
+            obj = await self._make(state, name, kind, birth, rdev=rdev)
+            await self._announce(OpKind.MKNOD, obj, state, name)
+            return self._tree.by_object[obj.id]
+        if kind is not Kind.FILE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fsdecode(name))
         handle = await self._files.create(state, name, mode & 0o7777, caller, internal=True)
         await self._files.flush(handle)
         await self._files.release(handle)
         return handle.node
 
     async def _make(
-        self, state: DirectoryState, name: Name, kind: Kind, birth: Birth, target: bytes = b""
-    ) -> LocalObject:
+        self, state: DirectoryState, name: Name, kind: Kind, birth: Birth, target: bytes = b"",
+        rdev: int = 0,
+    ) -> LocalObject:  # fmt: skip
         core = self._core
         core.check_new_name(state, name)
         obj = core.add_object(kind, Content.DATA)
-        await core.local(make_newborn, core.store, obj, birth, state.id, name, target)
+        await core.local(make_newborn, core.store, obj, birth, state.id, name, target, rdev)
         obj.xattrs = birth.xattr_names
         entry = state.entries.get(name)
         if state.removed or (entry is not None and entry.object is not None):
@@ -101,6 +111,8 @@ class Names:
         node.lookups += 1
         await ticket.written()
         self._core.writeback.submit(op)
+        if kind is OpKind.MKNOD:
+            self._core.changed_here(state)
         return op
 
     async def link(self, node: Node, state: DirectoryState, name: Name) -> None:
@@ -118,17 +130,22 @@ class Names:
         obj = core.object_of(node)
         entry = state.entries.get(name)
         with core.step():
-            op, ticket = core.issue(
-                OpKind.LINK, obj, state, name,
-                source=(self._tree.directories[source[0]], source[1]),
-                base_inode=node.shared.inode if node.shared else None,
-            )  # fmt: skip
+            if node.stays:
+                op, ticket = core.issue(OpKind.MKNOD, obj, state, name)
+            else:
+                op, ticket = core.issue(
+                    OpKind.LINK, obj, state, name,
+                    source=(self._tree.directories[source[0]], source[1]),
+                    base_inode=node.shared.inode if node.shared else None,
+                )  # fmt: skip
         state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
         node.names.add((state.id, name))
         node.lookups += 1
         obj.changed()
         await ticket.written()
         core.writeback.submit(op)
+        if node.stays:
+            core.changed_here(state)
 
     async def targets(self, state: DirectoryState, target: Name) -> tuple[ObjectId, ...]:
         """The deepest directory that `target`, seen from `state`, leads through (its cover)."""
@@ -184,9 +201,13 @@ class Names:
     ) -> tuple[Op | None, LocalObject | None]:
         """The synchronous step: the op that will do it, if one is needed, and the object."""
         core = self._core
+        entry = state.entries.get(name)
+        stays = entry is not None and entry.op.kind is OpKind.MKNOD
         shared_inode, obj = self._detach(state, name, node)
         op = None
-        if shared_inode is not None or core.backlog.of_name(state.id, name) is not None:
+        if stays:
+            self._uncover(state, name, shared_inode)
+        elif shared_inode is not None or core.backlog.of_name(state.id, name) is not None:
             obj = obj or core.object_of(node)
             if kind is OpKind.UNLINK and state.vouched:
                 core.backlog.note_commit_names(state.id)
@@ -197,8 +218,18 @@ class Names:
             state.put(name, Entry(None, op, shared_inode))
         else:
             state.forget(name)
+        if op is None:
             core.touch(state, file_time_ns())
+            core.changed_here(state)
         return op, obj
+
+    def _uncover(self, state: DirectoryState, name: Name, shared_inode: int | None) -> None:
+        """What stays on this node has left `name`: what is to become of the name there counts."""
+        below = self._core.backlog.of_name(state.id, name)
+        if below is None:
+            state.forget(name)
+        else:
+            state.put(name, Entry(None, below, shared_inode))
 
     async def _keep_time(self, state: DirectoryState) -> None:
         """No op will give `state` the time of a change: its own object does, if it has one."""
@@ -228,7 +259,7 @@ class Names:
             shared_inode = entry.shared_inode
             op = entry.op
             mine = (op.parent, op.name) == (state.id, name)
-            makes = op.kind in (OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.MKDIR)
+            makes = op.kind in MAKES
             if mine and makes and core.droppable(op):
                 core.drop_op(op)
         node.names.discard((state.id, name))
@@ -289,6 +320,9 @@ class Names:
     ) -> Op:  # fmt: skip
         """The synchronous step of a rename; returns the op that will carry it out."""
         core = self._core
+        source = old.entries.get(old_name)
+        if source is not None and source.op.kind is OpKind.MKNOD:
+            return self._move_here(source, old, old_name, new, new_name, node, target)
         there: int | None = None
         if target is not None:
             if target.directory is not None:
@@ -297,7 +331,6 @@ class Names:
         elif (under := new.entries.get(new_name)) is not None:
             there = under.shared_inode
         overwrites = there is not None or core.backlog.of_name(new.id, new_name) is not None
-        source = old.entries.get(old_name)
         here = (
             source.shared_inode
             if source is not None
@@ -325,6 +358,28 @@ class Names:
         if node.directory is not None:
             self._tree.move_directory(self._tree.directories[node.directory], new.id, new_name)
         core.touch(old, op.changed_ns)
+        return op
+
+    def _move_here(
+        self, source: Entry, old: DirectoryState, old_name: Name, new: DirectoryState,
+        new_name: Name, node: Node, target: Node | None,
+    ) -> Op:  # fmt: skip
+        """A rename of what stays on this node; what it replaces may be on the shared tier."""
+        core, op = self._core, source.op
+        if target is not None:
+            removal, _ = self._take_away(OpKind.UNLINK, new, new_name, target)
+            if removal is not None:
+                core.writeback.submit(removal)
+        core.retarget(op, new, new_name, overwrites=False)
+        self._uncover(old, old_name, source.shared_inode)
+        under = new.entries.get(new_name)
+        new.put(new_name, Entry(source.object, op, under.shared_inode if under else None))
+        node.names.discard((old.id, old_name))
+        node.names.add((new.id, new_name))
+        self._tree.renamed(node)
+        core.touch(old, op.changed_ns)
+        for state in (old, new):
+            core.changed_here(state)
         return op
 
     def _foldable(self, op: Op, state: DirectoryState, name: Name) -> bool:

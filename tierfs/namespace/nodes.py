@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from tierfs.model import Attributes, Kind, Name, ObjectId, Op, Signature
+from tierfs.model import SPECIAL, Attributes, Kind, Name, ObjectId, Op, OpKind, Signature
 
 UNKNOWN_INODE = 0
 """There is something on the shared tier under the name, but its inode is not known."""
@@ -143,6 +143,12 @@ class Node:
             else:
                 self.changed.setdefault(self, False)
 
+    @property
+    def stays(self) -> bool:
+        """Whether it is a fifo, socket or device of this node: nothing of it is ever sent."""
+        made_here = self.object is not None and self.object.content is Content.DATA
+        return made_here and self.kind in SPECIAL
+
     def a_name(self) -> tuple[ObjectId, Name] | None:
         """One of its names, None when it has none any more."""
         return next(iter(self.names), None)
@@ -206,7 +212,8 @@ class DirectoryState:
         changed_ns: mtime that the application's own changes gave it, 0 if none are pending.
         settled: clock value until when `changed_ns` is shown although nothing is pending.
         children: how many known directories have it as parent.
-        pins: pending ops in its subtree; its record is journaled while there are any.
+        pins: ops that are about it or a name in it, and directories in it that are pinned; its
+            record is journaled while there are any.
         watchers: listings under way; each collects name → there or gone.
         removed: it was removed here; nothing new may be made in it.
         vouched: a committed name in it says that it is whole (a commit name of DESIGN 5).
@@ -251,6 +258,10 @@ class DirectoryState:
     def shows_any(self) -> bool:
         """Whether the overlay has a name in it that is there."""
         return any(entry.object is not None for entry in self.entries.values())
+
+    def is_pending(self) -> bool:
+        """Whether the shared tier will get any of its names, or lose one."""
+        return any(entry.op.kind is not OpKind.MKNOD for entry in self.entries.values())
 
     def _changed(self, name: Name, there: bool) -> None:
         self.changes += 1

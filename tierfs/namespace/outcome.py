@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
 from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, Signature
 from tierfs.namespace.chores import Chores
-from tierfs.namespace.core import Core
+from tierfs.namespace.core import SETTLE_SECONDS, Core
 from tierfs.namespace.nodes import Entry, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.writeback import Outcome, OutcomeKind
-
-SETTLE_SECONDS = 5.0
-"""How long a directory's own time is shown after its last op, while the write-back sets it."""
 
 
 class Outcomes:
@@ -204,7 +201,7 @@ class Outcomes:
             state.forget(name)
         else:
             state.drop(name)
-        if not state.entries:
+        if not state.is_pending():
             state.settled = self._chores.clock() + SETTLE_SECONDS
         return []
 

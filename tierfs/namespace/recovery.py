@@ -134,7 +134,8 @@ def _restore_op(core: Core, op: Op, obj: LocalObject) -> None:
         obj.put = op
     tree.pin(op)
     _apply_to_overlay(core, op, obj)
-    core.backlog.add(op)
+    if op.kind is not OpKind.MKNOD:
+        core.backlog.add(op)
 
 
 def _locate(core: Core, op: Op, obj: LocalObject) -> None:
@@ -161,7 +162,7 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
         shared_inode = UNKNOWN_INODE if op.overwrites else None
     else:
         shared_inode = op.base_inode
-    if op.changed_ns:
+    if op.changed_ns and op.kind is not OpKind.MKNOD:
         core.touch(state, op.changed_ns)
     if before is not None and before.object is not None and before.object is not obj:
         _lose_name(tree.node_of_object(before.object), op)

@@ -26,9 +26,13 @@ class Tree:
     """
 
     def __init__(
-        self, root_inode: int, on_directories_gone: Callable[[list[ObjectId]], None]
+        self,
+        root_inode: int,
+        on_directories_gone: Callable[[list[ObjectId]], None],
+        on_directory_moved: Callable[[list[ObjectId], list[ObjectId]], None],
     ) -> None:
         self._on_directories_gone = on_directories_gone
+        self._on_directory_moved = on_directory_moved
         self.nodes: dict[int, Node] = {}
         self.by_object: dict[ObjectId, Node] = {}
         self.by_shared: dict[int, Node] = {}
@@ -280,6 +284,10 @@ class Tree:
         old.children -= 1
         self.directories[parent].children += 1
         state.parent, state.name = parent, name
+        if state.pins:
+            fresh, idle = self._pin(parent), self._unpin(old.id)
+            if fresh or idle:
+                self._on_directory_moved(fresh, idle)
         self.release_directory(old.id)
 
     def release_directory(self, directory: ObjectId) -> None:
@@ -305,29 +313,48 @@ class Tree:
     # -- the overlay ---------------------------------------------------------------------------
 
     def pin(self, op: Op) -> list[ObjectId]:
-        """`op` needs its directories; returns those that needed none before."""
+        """`op` needs its directories and all above; returns those that nothing needed before."""
         fresh = []
-        for directory in self._needed(op):
-            state = self.directories[directory]
-            if state.pins == 0:
-                fresh.append(directory)
-            state.pins += 1
+        for directory in self.needed(op):
+            fresh += self._pin(directory)
         return fresh
 
-    def unpin(self, op: Op) -> list[ObjectId]:
-        """`op` is over; returns the directories that no op needs any more."""
+    def unpin(self, directories: set[ObjectId]) -> list[ObjectId]:
+        """An op that needed `directories` is over; returns those that no op needs any more."""
         idle = []
-        for directory in self._needed(op):
-            state = self.directories[directory]
-            state.pins -= 1
-            if state.pins == 0:
-                idle.append(directory)
+        for directory in directories:
+            idle += self._unpin(directory)
         return idle
 
-    def _needed(self, op: Op) -> set[ObjectId]:
+    def needed(self, op: Op) -> set[ObjectId]:
         """The directories of an op: where it is, where it comes from, and the one it is about."""
-        about = {op.object} if op.object in self.directories else set()
-        return {*op.scope, *op.scope2} | about
+        ends = {op.parent} if op.parent2 is None else {op.parent, op.parent2}
+        return ends | ({op.object} if op.object in self.directories else set())
+
+    def _pin(self, directory: ObjectId) -> list[ObjectId]:
+        """Counts one more that needs `directory`: the first one makes it need its parent."""
+        fresh = []
+        at: ObjectId | None = directory
+        while at is not None:
+            state = self.directories[at]
+            state.pins += 1
+            if state.pins > 1:
+                break
+            fresh.append(at)
+            at = state.parent
+        return fresh
+
+    def _unpin(self, directory: ObjectId) -> list[ObjectId]:
+        idle = []
+        at: ObjectId | None = directory
+        while at is not None:
+            state = self.directories[at]
+            state.pins -= 1
+            if state.pins:
+                break
+            idle.append(at)
+            at = state.parent
+        return idle
 
     def entry(self, directory: ObjectId, name: Name) -> Entry | None:
         """What the overlay says of a name, None when it says nothing."""

@@ -46,7 +46,9 @@ class Virtual:
         return None if obj is None else obj.put or self._core.backlog.of_object(obj.id)
 
     def state(self, node: Node) -> str:
-        """committed, pending, open, stuck, suspect or torn."""
+        """committed, pending, open, stuck, suspect, torn; local: it stays on this node."""
+        if node.stays:
+            return "local"
         op = self.op_of(node)
         if op is None:
             return "committed"

@@ -27,9 +27,10 @@ class Lookups:
         """The files open for writing in the subtree of `directory`, oldest first."""
         return [op for op in self.under(directory) if self._items[op.row].facts.is_open]
 
-    def nothing_but(self, op: Op, directory: ObjectId) -> bool:
+    def nothing_but(self, op: Op | None, directory: ObjectId) -> bool:
         """Whether no op other than `op` is pending in the subtree of `directory`."""
-        return self._indexes.everything.first(directory, but=self._items.get(op.row)) is None
+        item = None if op is None else self._items.get(op.row)
+        return self._indexes.everything.first(directory, but=item) is None
 
     def behind(self, op: Op) -> list[Op]:
         """The ops issued after `op` that concern the same object, oldest first."""

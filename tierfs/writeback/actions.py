@@ -77,6 +77,12 @@ class Actions:
         for due in self._times.due(op):
             self._late_send.send_nowait(due)
 
+    def changed(self, scope: tuple[ObjectId, ...], changed_ns: int) -> None:
+        """The directory that `scope` ends with was changed, and no op says so."""
+        self._times.changed(scope[-1], changed_ns)
+        for due in self._times.due_in(reversed(scope)):
+            self._late_send.send_nowait(due)
+
     async def run(self) -> None:
         """Put the times right that :meth:`left` left over, until cancelled."""
         async for due in self._late:
@@ -116,6 +122,8 @@ class Actions:
                 return await self._change_names(op, steps.remove)
             case OpKind.SETATTR:
                 return await self._set_attributes(op)
+            case OpKind.MKNOD:
+                raise NothingToDo("special files stay on their node")
             case OpKind.SEAL | OpKind.REOPEN | OpKind.TRASH:
                 raise NothingToDo("checkpoints are not sealed yet")
 

@@ -113,6 +113,13 @@ class WriteBack:
         if self._rooms.alive(op):
             self._finish(op, None)
 
+    def changed(self, scope: tuple[ObjectId, ...], changed_ns: int) -> None:
+        """A name in the directory that `scope` ends with changed in the mount alone.
+
+        Its mtime on the shared tier becomes `changed_ns`, unless a later change gives it another.
+        """
+        self._actions.changed(scope, changed_ns)
+
     def wake(self) -> None:
         """Something changed: look for work again."""
         self._wakeup.set()

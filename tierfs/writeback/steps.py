@@ -203,8 +203,15 @@ def _mtimes(shared: SharedTier, call: Call) -> dict[ObjectId, int]:
     return found
 
 
-def set_directory_time(shared: SharedTier, place: Place, mtime_ns: int, expected_ns: int) -> None:
-    """Give a directory its mtime, unless it was changed since."""
+def set_directory_time(
+    shared: SharedTier, place: Place, mtime_ns: int, expected_ns: int | None
+) -> None:
+    """Give a directory its mtime, unless it was changed since; None: unless it is as new."""
+    if expected_ns is None:
+        found = shared.lookup(place, b"")
+        if found is None or found.st.st_mtime_ns >= mtime_ns:
+            return
+        expected_ns = found.st.st_mtime_ns
     change = AttributeChange(mtime_ns=mtime_ns)
     shared.set_attributes(place, b"", place.inode, change, if_mtime_ns=expected_ns)
 

@@ -8,6 +8,7 @@ somebody else's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tierfs.model import ObjectId, Op, OpKind
@@ -56,11 +57,14 @@ class _Calls:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A directory that must get `mtime_ns` if its mtime still is `expected_ns`."""
+    """A directory that must get `mtime_ns` if its mtime still is `expected_ns`.
+
+    None: no commit of ours gave it one; then only if it is older.
+    """
 
     directory: ObjectId
     mtime_ns: int
-    expected_ns: int
+    expected_ns: int | None
 
 
 class DirectoryTimes:
@@ -116,15 +120,22 @@ class DirectoryTimes:
     def left(self, op: Op) -> None:
         """`op` is over and changed nothing on the shared tier; in the mount it did."""
         for directory in changed_directories(op):
-            touched = self._touched.get(directory)
-            if touched is not None:
-                touched.changed_ns = max(touched.changed_ns, op.changed_ns)
+            self.changed(directory, op.changed_ns)
+
+    def changed(self, directory: ObjectId, changed_ns: int) -> None:
+        """An application changed a name in `directory`, in the mount alone."""
+        touched = self._touched.setdefault(directory, _Touched())
+        touched.changed_ns = max(touched.changed_ns, changed_ns)
 
     def due(self, op: Op) -> list[Due]:
         """The directories that nothing but `op` is pending below; the deepest first."""
-        dues = []
         # itself too: a utimens may end after the last commit in the directory that it was for
-        for directory in dict.fromkeys((op.object, *reversed(op.scope), *reversed(op.scope2))):
+        return self.due_in((op.object, *reversed(op.scope), *reversed(op.scope2)), op)
+
+    def due_in(self, directories: Iterable[ObjectId], op: Op | None = None) -> list[Due]:
+        """Those of `directories` that nothing but `op` is pending below, in their order."""
+        dues = []
+        for directory in dict.fromkeys(directories):
             touched = self._touched.get(directory)
             if touched is None or not self._backlog.nothing_but(op, directory):
                 continue
@@ -132,8 +143,8 @@ class DirectoryTimes:
                 continue  # a utimens may be among what is pending for the directory itself
             del self._touched[directory]
             wanted = touched.wanted_ns()
-            if touched.seen_ns and wanted and wanted != touched.seen_ns:
-                dues.append(Due(directory, wanted, touched.seen_ns))
+            if wanted and wanted != touched.seen_ns:
+                dues.append(Due(directory, wanted, touched.seen_ns or None))
         return dues
 
     def forget(self, directory: ObjectId) -> None:
