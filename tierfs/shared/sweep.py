@@ -57,21 +57,10 @@ class Sweeping(Staging):
     def foreign(self) -> list[str]:
         """Paths in ``.tierfs`` that tierfs does not know: to be reported, never touched."""
         control = layout.CONTROL
-        found = self._unknown(
-            control,
-            lambda name: (
-                name
-                in (
-                    layout.ID_FILE,
-                    layout.NODES,
-                    layout.STAGING,
-                    layout.GROUPS,
-                    layout.TRASH,
-                    layout.QUARANTINE,
-                )
-            ),
-        )
-        found += self._unknown(control + b"/" + layout.NODES, _is_member)
+        parts = (layout.ID_FILE, layout.STAGING, *_PARTS)
+        found = self._unknown(control, lambda name: name in parts)
+        for part, known in _PARTS.items():
+            found += self._unknown(control + b"/" + part, known)
         staging = control + b"/" + layout.STAGING
         found += self._unknown(staging, _is_member)
         mine = staging + b"/" + self.member.encode()
@@ -162,3 +151,12 @@ class Sweeping(Staging):
 
 def _is_member(name: Name) -> bool:
     return _MEMBER.fullmatch(name) is not None
+
+
+_PARTS: dict[Name, Callable[[Name], bool]] = {
+    layout.NODES: _is_member,
+    layout.GROUPS: layout.is_id,
+    layout.TRASH: lambda name: layout.trashed(name) is not None,
+    layout.QUARANTINE: lambda name: layout.quarantined_ns(name) is not None,
+}
+"""What may be in each part of ``.tierfs``, the staging areas apart."""

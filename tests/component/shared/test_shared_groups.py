@@ -288,6 +288,7 @@ def test_trash_that_nobody_empties(tier: SharedTier, root: Path) -> None:
     assert tier.sweep_trash(KEEP) == 0
     assert tier.sweep_trash(-1) == 2
     assert names(root / ".tierfs/trash") == ["foreign"]
+    assert tier.foreign() == [str(root / ".tierfs/trash/foreign")]
     [kept] = tier.quarantined()
     assert files_in(Path(kept.shown)) == whole("old")
 
