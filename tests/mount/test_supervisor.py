@@ -214,42 +214,51 @@ def test_the_first_request_of_all_is_answered(
     assert (node.shared / "f").read_bytes() == b"x"
 
 
-@pytest.mark.parametrize(
-    "step", ["create", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "replace"]
-)
-def test_a_request_asked_again_is_answered_once(
-    make_node: Callable[..., Node], tmp_path: Path, step: str
-) -> None:
-    """The worker dies when the change is journaled and not answered."""
-    armed = tmp_path / "armed"
-    node = dying(make_node, step, armed)
-    node.start()
-    m = node.mount
-    (m / "old").write_bytes(b"old")
-    (m / "target").write_bytes(b"target")
-    (m / "empty").mkdir()
-    calls: dict[str, Callable[[], object]] = {
-        "create": lambda: os.close(os.open(m / "new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)),
-        "mkdir": lambda: os.mkdir(m / "new"),
-        "symlink": lambda: os.symlink("old", m / "new"),
-        "link": lambda: os.link(m / "old", m / "new"),
-        "unlink": lambda: os.unlink(m / "old"),
-        "rmdir": lambda: os.rmdir(m / "empty"),
-        "rename": lambda: os.rename(m / "old", m / "new"),
-        "replace": lambda: os.rename(m / "old", m / "target"),
+def calls_in(directory: Path) -> dict[str, tuple[Callable[[], object], set[str]]]:
+    """Each change of names in `directory`, and the names that are there afterwards."""
+    old, new, target, empty = (directory / name for name in ("old", "new", "target", "empty"))
+    exclusive = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    return {
+        "create": (lambda: os.close(os.open(new, exclusive)), {"old", "new", "target", "empty"}),
+        "mkdir": (lambda: os.mkdir(new), {"old", "new", "target", "empty"}),
+        "symlink": (lambda: os.symlink("old", new), {"old", "new", "target", "empty"}),
+        "link": (lambda: os.link(old, new), {"old", "new", "target", "empty"}),
+        "unlink": (lambda: os.unlink(old), {"target", "empty"}),
+        "rmdir": (lambda: os.rmdir(empty), {"old", "target"}),
+        "rename": (lambda: os.rename(old, new), {"new", "target", "empty"}),
+        "replace": (lambda: os.rename(old, target), {"target", "empty"}),
     }
-    worker = state_of(node)["worker_pid"]
-    armed.touch()
-    calls[step]()
-    assert not armed.exists()
-    assert state_of(node)["worker_pid"] != worker
-    names = {
-        "unlink": {"target", "empty"}, "rmdir": {"old", "target"},
-        "rename": {"new", "target", "empty"}, "replace": {"target", "empty"},
-    }.get(step, {"old", "target", "empty", "new"})  # fmt: skip
-    assert set(os.listdir(m)) == names
+
+
+@pytest.mark.parametrize("where", ["reply", "post"])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_request_asked_again_is_answered_once(
+    make_node: Callable[..., Node], tmp_path: Path, where: str, committed: bool
+) -> None:
+    """The worker dies when the change is journaled and not answered, or about to be journaled."""
+    armed = tmp_path / "armed"
+    node = dying(make_node, "a", armed).start()
+    expected = {}
+    for step in calls_in(node.mount):
+        directory = node.mount / step
+        directory.mkdir()
+        (directory / "old").write_bytes(b"old")
+        (directory / "target").write_bytes(b"target")
+        (directory / "empty").mkdir()
+    if committed:
+        node.settle()
+    for step in calls_in(node.mount):
+        call, expected[step] = calls_in(node.mount / step)[step]
+        armed.write_text(where)
+        call()
+        assert not armed.exists(), step
+        with (node.mount / step / "target").open("ab") as file:
+            file.write(b" and more")
+        assert set(os.listdir(node.mount / step)) == expected[step], step
+    assert node.status()["restarts"] == len(expected)
     node.settle()
-    assert {name for name in os.listdir(node.shared) if name != ".tierfs"} == names
+    for step, names in expected.items():
+        assert set(os.listdir(node.shared / step)) == names, step
     compare(node.mount, node.shared)
 
 

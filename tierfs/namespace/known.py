@@ -119,7 +119,11 @@ class Known:
         return True
 
     def join(self) -> None:
-        """After the journal's ops: the open files."""
+        """After the journal's ops: the names that are true, and the open files."""
+        for item in self._remembered.nodes.values():
+            named = self._tree.nodes.get(item.ino)
+            if named is not None and named.directory is None:
+                self._check_names(named, item)
         for known in self._remembered.handles.values():
             node = self._tree.nodes.get(known.ino)
             if node is None:
@@ -129,6 +133,30 @@ class Known:
                 self.handles.append((self._handle(known, node), known.unique))
             except OSError as error:
                 log.error("open file %d cannot be opened again: %s", known.number, error)
+
+    def _check_names(self, node: Node, known: KnownNode) -> None:
+        """Takes back what a change that was not journaled had done to the names of a file.
+
+        The kernel has no answer to it, and asks again. What the overlay does not speak of is where
+        the shared tier has the file, or a name of a file that was just made.
+        """
+        true, silent = set(), set()
+        for place in node.names:
+            entry = self._tree.entry(*place)
+            if entry is None:
+                silent.add(place)
+            elif entry.object is not None and (
+                entry.object is node.object or entry.object.id in known.objects
+            ):
+                true.add(place)
+        if node.shared is not None and (true or len(silent) <= 1):
+            place = (node.shared.directory, node.shared.name)
+            silent = {place} if self._tree.entry(*place) is None else set()
+        elif true:
+            silent = set()
+        node.names = true | silent
+        if node.names:
+            node.unlinked = False
 
     # -- open files --------------------------------------------------------------------------------
 

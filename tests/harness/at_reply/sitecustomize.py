@@ -1,7 +1,8 @@
 """For a daemon under test: it dies once, where the file `ARMED` says.
 
-"": about to answer a request that changes names. "init": about to answer the first request of all.
-"init unwritten": when that has been read.
+"reply": about to answer a request that changes names. "post": about to journal it, when the log of
+what the kernel knows speaks of it already. "init": about to answer the first request of all. "init
+unwritten": when that has been read.
 
 Python imports this module by itself where its folder is in PYTHONPATH.
 """
@@ -10,15 +11,19 @@ import os
 import signal
 from pathlib import Path
 
+from tierfs.journal.rows import Statement
+from tierfs.journal.writer import Writer
 from tierfs.kernel.filter import Filter
 from tierfs.kernel.resent import RESENT
 from tierfs.kernel.wire import REPLY_HEADER
 from tierfs.namespace.memory import Memory
+from tierfs.namespace.requests import current
 
 ARMED = Path(os.environ["TIERFS_TEST_DIE_AT_REPLY"])
 
 send_reply = Filter._reply
 note_init = Memory.init
+post = Writer.post
 
 
 def die_if(where: str) -> None:
@@ -30,7 +35,7 @@ def die_if(where: str) -> None:
 def die_or_reply(self: Filter, message: memoryview | bytes) -> None:
     unique = REPLY_HEADER.unpack_from(message)[2] & ~RESENT
     if unique in self._named._unanswered:
-        die_if("")
+        die_if("reply")
     if bytes(message) == self._agreement:
         self._fs.core.memory.flush()
         die_if("init")
@@ -42,5 +47,12 @@ def die_or_note(self: Memory, request: bytes) -> None:
     note_init(self, request)
 
 
+def die_or_post(self: Writer, number: int, statements: list[Statement]) -> None:
+    if current() is not None:
+        die_if("post")
+    post(self, number, statements)
+
+
+Writer.post = die_or_post  # type: ignore[method-assign]
 Filter._reply = die_or_reply  # type: ignore[method-assign]
 Memory.init = die_or_note  # type: ignore[method-assign]
