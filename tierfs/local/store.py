@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -207,6 +207,24 @@ class ObjectStore:
         with self._opened(object_id, os.O_RDONLY) as fd:
             self._system.fsync("local.fsync", fd)
         self._system.fsync_dir("local.fsync_dir", self._fan.directory(object_id))
+
+    def sync_all(self, object_ids: Iterable[ObjectId]) -> dict[ObjectId, OSError]:
+        """As `sync`, for many; returns those that failed."""
+        failed: dict[ObjectId, OSError] = {}
+        directories: dict[int, list[ObjectId]] = {}
+        for object_id in object_ids:
+            try:
+                with self._opened(object_id, os.O_RDONLY) as fd:
+                    self._system.fsync("local.fsync", fd)
+                directories.setdefault(self._fan.directory(object_id), []).append(object_id)
+            except OSError as error:
+                failed[object_id] = error
+        for directory, inside in directories.items():
+            try:
+                self._system.fsync_dir("local.fsync_dir", directory)
+            except OSError as error:
+                failed.update(dict.fromkeys(inside, error))
+        return failed
 
     @contextmanager
     def own_file(self) -> Iterator[int]:

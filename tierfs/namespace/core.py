@@ -308,6 +308,7 @@ class Core:
     ) -> tuple[Op, Ticket]:
         """Issues an op: it is in the backlog and its row is posted; no await in between."""
         now = file_time_ns()
+        self.writeback.pace.touch()
         scope = self.tree.scope(parent.id)
         op = Op(
             row=self.journal.next_row(), number=self.journal.next_number(), kind=kind,

@@ -116,6 +116,8 @@ class Files:
     def _add(self, handle: Handle) -> None:
         self.handles[handle.number] = handle
         handle.node.handles.add(handle)
+        if handle.writable:
+            self._core.writeback.pace.opened(handle.number)
 
     # -- create --------------------------------------------------------------------------------
 
@@ -209,6 +211,7 @@ class Files:
             return
         first = not handle.flushed
         handle.flushed = True
+        self._core.writeback.pace.closed(handle.number)
         self._core.memory.handle(handle)
         opener = handle.opener if first else 0
         killed, attributes = await self._core.local(self._at_close, obj, opener)
@@ -245,6 +248,8 @@ class Files:
         core, node = self._core, handle.node
         self.handles.pop(handle.number, None)
         handle.closed = True
+        if handle.writable:
+            core.writeback.pace.closed(handle.number)
         await core.close_shared_file(handle)
         async with node.lock:
             obj = handle.object

@@ -13,6 +13,9 @@ from tierfs.namespace.nodes import Handle, LocalObject
 
 T = TypeVar("T")
 
+BURST_BYTES = 64 << 10
+"""Writes of this size are no log lines."""
+
 COPY_BYTES = 1 << 30
 """Most that one copy_file_range takes: without reflink it is really copied."""
 
@@ -93,6 +96,8 @@ class Ranges:
         if obj is None or not handle.writable:
             raise OSError(errno.EBADF, "not open for writing")
         core = self._core
+        if size >= BURST_BYTES:
+            core.writeback.pace.touch()
         obj.users += 1
         self._data.touched(obj)
         try:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -20,6 +21,7 @@ from tierfs.writeback.actions import Actions
 from tierfs.writeback.durable import Syncer
 from tierfs.writeback.failures import Verdict, path_of
 from tierfs.writeback.flush import Flushes
+from tierfs.writeback.pace import Pace
 from tierfs.writeback.records import (
     FlushProgress,
     FlushResult,
@@ -57,6 +59,9 @@ class WriteBack:
     other user of `backlog` passes as `now`. `on_outcome` is called in the synchronous step that
     ends an op, after `backlog.remove`; the changes it returns are posted to the journal in the
     same post as those of this room.
+
+    Attributes:
+        pace: to be told what the application does; it holds the work back meanwhile.
     """
 
     def __init__(
@@ -76,8 +81,9 @@ class WriteBack:
         self._rooms = Rooms(backlog, places, journal, store, shared, limiter, clock)
         self._settings = settings
         self._on_outcome = on_outcome
+        self.pace = Pace(clock)
         self._retries = Retries(self._rooms, settings)
-        self._syncer = Syncer(self._rooms, self.wake, self._marked)
+        self._syncer = Syncer(self._rooms, self.pace, self.wake, self._marked)
         self._stager = Stager(self._rooms)
         self._actions = Actions(self._rooms, self._stager)
         self._recovery = Recovery(self._rooms, self._actions, settings)
@@ -128,7 +134,8 @@ class WriteBack:
     async def committed(self, op: Op) -> None:
         """Return when `op` is committed or dropped; at once if it is not known here."""
         if self._rooms.alive(op):
-            await self._over.setdefault(op.row, trio.Event()).wait()
+            with self.pace.awaiting(op.row):
+                await self._over.setdefault(op.row, trio.Event()).wait()
         else:
             await trio.lowlevel.checkpoint()
 
@@ -166,7 +173,8 @@ class WriteBack:
         for op in waited:
             self._try_stuck(op)
         self.wake()
-        return await self._flushes.wait(waited, seconds, progress)
+        with self.pace.rush():
+            return await self._flushes.wait(waited, seconds, progress)
 
     def status(self) -> Status:
         """What is being done now."""
@@ -212,19 +220,30 @@ class WriteBack:
         async with trio.open_nursery() as nursery:
             while True:
                 await room.acquire()
-                op = await self._next(lane)
+                op = await self._next(lane, room)
                 nursery.start_soon(self._work, op, lane.action, room)
 
-    async def _next(self, lane: Lane) -> Op:
+    async def _next(self, lane: Lane, room: trio.Semaphore) -> Op:
         while True:
             wakeup = self._wakeup
             now = self._rooms.clock()
-            op = self._rooms.backlog.take(now, lane.want, work=lane.work)
-            if op is not None:
-                return op
+            width = self.pace.width(lane.width)
+            free = lane.width - room.value <= width
+            if free or self.pace.any_awaited:
+                want = lane.want if free else partial(self._is_awaited, lane)
+                op = self._rooms.backlog.take(now, want, work=lane.work)
+                if op is not None:
+                    return op
+            if not width and not self.pace.any_awaited:
+                await self.pace.change()
+                continue
             until = self._rooms.backlog.next_time(now)
-            with trio.move_on_after(math.inf if until is None else max(0.0, until - now)):
+            pause = math.inf if until is None else max(0.0, until - now)
+            with trio.move_on_after(pause if free else min(pause, self.pace.seconds())):
                 await wakeup.wait()
+
+    def _is_awaited(self, lane: Lane, op: Op) -> bool:
+        return self.pace.is_awaited(op.row) and (lane.want is None or lane.want(op))
 
     async def _work(self, op: Op, action: Action, room: trio.Semaphore) -> None:
         try:
