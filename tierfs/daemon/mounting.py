@@ -76,7 +76,7 @@ def is_dead_mount(mountpoint: str) -> bool:
             "or name another directory"
         )
     try:
-        os.stat(mountpoint)
+        os.statvfs(mountpoint)  # stat(2) may be answered by what the kernel remembers
     except OSError as error:
         if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
             return True

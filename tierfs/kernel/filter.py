@@ -12,7 +12,9 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 
+import outcome
 import pyfuse3
 import trio
 
@@ -20,9 +22,11 @@ from tierfs.kernel import wire
 from tierfs.kernel.backings import Backings
 from tierfs.kernel.device import Device
 from tierfs.kernel.extras import Extras
+from tierfs.kernel.hot import Hot
 from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.requests import Request as Naming
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 
 LEND_BYTES = 32 << 10
 SPARE_BUFFERS = 8
+IDLE_TASKS = 16
 
 BURST = 32
 """Messages moved without letting others run."""
@@ -43,7 +48,9 @@ ALWAYS = InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2 | InitFlag.HAS_RESEND
 STACK_DEPTH = 1
 
 _REMEMBERED = frozenset({Opcode.INIT, Opcode.OPEN, Opcode.CREATE})
-_UNANSWERED = frozenset({Opcode.FORGET, Opcode.INTERRUPT, Opcode.BATCH_FORGET})
+_Job = tuple[Request, bytes, Naming | None]
+
+_FORGETS = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET})
 _MAY_KILL = frozenset({Opcode.WRITE, Opcode.SETATTR, Opcode.OPEN})
 
 
@@ -66,6 +73,7 @@ class Filter:
         self._on_ready = on_ready
         self._passthrough = passthrough
         self._extras = Extras(fs)
+        self._hot = Hot(fs)
         self._named = requests
         self._init = init
         self.agreed = trio.Event()
@@ -76,6 +84,7 @@ class Filter:
         self._awaited: dict[int, int] = {}
         self._spare: list[bytearray] = []
         self._lent = False
+        self._idle: list[trio.lowlevel.Task] = []
         self._add = ALWAYS
         self._ours, theirs = _pair()
         self._theirs = theirs.detach()
@@ -146,8 +155,12 @@ class Filter:
     async def _request(self, nursery: trio.Nursery, message: memoryview) -> None:
         request = Request.of(message)
         opcode = request.opcode
-        if opcode not in _UNANSWERED:
-            self._unanswered.add(request.unique)
+        if opcode in _FORGETS:
+            self._hot.forget(request, message)
+            return
+        if opcode == Opcode.INTERRUPT:
+            return  # nothing here can be interrupted, and it takes no answer
+        self._unanswered.add(request.unique)
         kills = opcode in _MAY_KILL and wire.kills_privileges(message, opcode)
         if opcode in self._extras.opcodes and not kills:
             nursery.start_soon(self._answer, request, self._keep(message))
@@ -156,27 +169,42 @@ class Filter:
             # an earlier worker wrote it down and did not answer it; pyfuse3 takes it once
             self._agree(self._agreement, request.unique)
             return
-        if opcode in _REMEMBERED:
-            self._awaited[request.unique] = opcode
-            if opcode == Opcode.INIT:
-                self._fs.core.memory.init(bytes(message))
-                self._negotiate(message)
+        if opcode == Opcode.INIT:
+            self._fs.core.memory.init(bytes(message))
+            self._negotiate(message)
         if opcode in NAMING and (instead := self._named.came(request, message)) is not None:
             if len(instead) == wire.REPLY_HEADER.size:
                 self._reply(instead)
             else:
                 await self._forward(instead)
             return
-        if opcode == Opcode.OPEN and request.unique & RESENT:
-            handle = self._fs.files.answer(request.unique & ~RESENT)
-            if handle is not None:
-                del self._awaited[request.unique]
-                self._reply(wire.open_reply(request.unique, handle.number, handle.backing))
+        if opcode == Opcode.OPEN and request.unique & RESENT and self._opened_before(request):
+            return
+        if opcode in self._hot.opcodes and not kills:
+            kept = bytes(message)
+            if (reply := self._hot.at_once(request, kept)) is not None:
+                self._reply(reply)
                 return
+            naming = self._hot.naming(request, kept, self._named)
+            job = (request, kept, naming)
+            if self._idle:
+                trio.lowlevel.reschedule(self._idle.pop(), outcome.Value(job))
+            else:
+                nursery.start_soon(self._answer_hot, job)
+            return
+        if opcode in _REMEMBERED:
+            self._awaited[request.unique] = opcode
         if kills:
             nursery.start_soon(self._kill_privileges, request, bytes(message))
             return
         await self._forward(message)
+
+    def _opened_before(self, request: Request) -> bool:
+        """Gives once more the open file with which an earlier worker answered, if there is one."""
+        handle = self._fs.files.answer(request.unique & ~RESENT)
+        if handle is not None:
+            self._reply(wire.open_reply(request.unique, handle.number, handle.backing))
+        return handle is not None
 
     async def _forward(self, message: memoryview | bytes) -> None:
         while True:
@@ -209,6 +237,20 @@ class Filter:
         lent = message.obj if isinstance(message, memoryview) else None
         if isinstance(lent, bytearray) and len(self._spare) < SPARE_BUFFERS:
             self._spare.append(lent)
+
+    async def _answer_hot(self, job: _Job) -> None:
+        """Answers one request after another: a new task for each would cost more than many do."""
+        while True:
+            self._reply(await self._hot.answer(*job))
+            if len(self._idle) >= IDLE_TASKS:
+                return
+            task = trio.lowlevel.current_task()
+            self._idle.append(task)
+            job = await trio.lowlevel.wait_task_rescheduled(partial(self._leave, task))
+
+    def _leave(self, task: trio.lowlevel.Task, _: object) -> trio.lowlevel.Abort:
+        self._idle.remove(task)
+        return trio.lowlevel.Abort.SUCCEEDED
 
     async def _kill_privileges(self, request: Request, message: bytes) -> None:
         """Setuid, setgid and capabilities go before the request is carried out."""

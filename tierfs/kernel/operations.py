@@ -8,24 +8,16 @@ from contextlib import AbstractContextManager
 
 import pyfuse3
 
+from tierfs.kernel.answers import BLOCK_BYTES, TIMEOUT_SECONDS, Answers, Entry
 from tierfs.kernel.boundary import handler, silent
 from tierfs.kernel.resent import Requests
 from tierfs.kernel.wire import Opcode
-from tierfs.model import Attributes
 from tierfs.namespace.attributes import Changes
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.nodes import Handle, Node
+from tierfs.namespace.nodes import Handle
 from tierfs.namespace.requests import Request, carrying_out
 from tierfs.osio.processes import process_of
-
-TIMEOUT_SECONDS = 0.5
-"""How long the kernel may believe names and attributes (G10: other nodes' within 1 s)."""
-
-NEWBORN_SECONDS = 0.05
-
-BLOCK_BYTES = 128 << 10
-"""st_blksize: loaders buffer by it (FRAMEWORKS.md 2)."""
 
 
 class Operations(pyfuse3.Operations):
@@ -38,6 +30,7 @@ class Operations(pyfuse3.Operations):
     def __init__(self, fs: FileSystem, requests: Requests | None = None) -> None:
         super().__init__()
         self._fs = fs
+        self._answers = Answers(fs)
         self._requests = requests or Requests((), lambda _: None)
 
     def _carrying(
@@ -45,29 +38,13 @@ class Operations(pyfuse3.Operations):
     ) -> AbstractContextManager[Request | None]:
         return carrying_out(self._requests.take(opcode, nodeid, name))
 
-    # -- conversions ---------------------------------------------------------------------------
-
-    async def _entry(self, node: Node, st: os.stat_result | None = None) -> pyfuse3.EntryAttributes:
-        return entry_attributes(node, await self._fs.lookup.attributes(node, st))
-
-    async def _known(self, node: Node, st: os.stat_result | None = None) -> pyfuse3.EntryAttributes:
-        """The attributes of a node that the kernel will know by this reply (a lookup is held)."""
-        try:
-            return await self._entry(node, st)
-        except BaseException:
-            self._fs.forget(node.ino, 1)
-            raise
-
     # -- names ---------------------------------------------------------------------------------
 
     @handler
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        state = self._fs.tree.directory(parent_inode)
-        node, st = await self._fs.lookup.resolve_with_stat(state, name)
-        node.lookups += 1
-        return await self._known(node, st)
+        return entry_attributes(await self._answers.lookup(parent_inode, name))
 
     @silent
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
@@ -81,7 +58,7 @@ class Operations(pyfuse3.Operations):
         with self._carrying(Opcode.MKDIR, parent_inode, name):
             state = self._fs.tree.directory(parent_inode)
             node = await self._fs.names.mkdir(state, name, mode & 0o7777, caller(ctx))
-        return await self._known(node)
+        return entry_attributes(await self._answers.known(node))
 
     @handler
     async def mknod(
@@ -90,7 +67,7 @@ class Operations(pyfuse3.Operations):
         with self._carrying(Opcode.MKNOD, parent_inode, name):
             state = self._fs.tree.directory(parent_inode)
             node = await self._fs.names.mknod(state, name, mode, rdev, caller(ctx))
-        return await self._known(node)
+        return entry_attributes(await self._answers.known(node))
 
     @handler
     async def symlink(
@@ -99,7 +76,7 @@ class Operations(pyfuse3.Operations):
         with self._carrying(Opcode.SYMLINK, parent_inode, name):
             state = self._fs.tree.directory(parent_inode)
             node = await self._fs.names.symlink(state, name, target, caller(ctx))
-        return await self._known(node)
+        return entry_attributes(await self._answers.known(node))
 
     @handler
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -112,7 +89,7 @@ class Operations(pyfuse3.Operations):
         with self._carrying(Opcode.LINK, new_parent_inode, new_name):
             node = self._fs.tree.node(inode)
             await self._fs.names.link(node, self._fs.tree.directory(new_parent_inode), new_name)
-        return await self._known(node)
+        return entry_attributes(await self._answers.known(node))
 
     @handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
@@ -143,7 +120,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        return await self._entry(self._fs.tree.node(inode))
+        return entry_attributes(await self._answers.getattr(inode))
 
     @handler
     async def setattr(
@@ -162,14 +139,11 @@ class Operations(pyfuse3.Operations):
             await self._fs.attributes.kill_privileges(node)
         else:
             await self._fs.attributes.setattr(node, asked, handle, caller(ctx))
-        return await self._entry(node)
+        return entry_attributes(await self._answers.entry(node))
 
     @handler
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        node = self._fs.tree.node(inode)
-        if name in self._fs.virtual.names:
-            return await self._fs.virtual.value(node, name)
-        return await self._fs.attributes.getxattr(node, name)
+        return await self._answers.getxattr(inode, name)
 
     @handler
     async def setxattr(
@@ -197,25 +171,13 @@ class Operations(pyfuse3.Operations):
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        with self._carrying(Opcode.CREATE, parent_inode, name) as request:
-            state = self._fs.tree.directory(parent_inode)
-            if request is not None and request.done:
-                handle = await self._fs.files.create_again(state, name, opener(ctx))
-            else:
-                handle = await self._fs.files.create(state, name, mode & 0o7777, opener(ctx))
-        try:
-            entry = await self._known(handle.node)
-        except BaseException:
-            await self._fs.files.release(handle)
-            raise
-        # nobody can have mapped it yet: open(2) is mostly followed by fstat(2)
-        entry.attr_timeout = NEWBORN_SECONDS
-        return file_info(handle), entry
+        request = self._requests.take(Opcode.CREATE, parent_inode, name)
+        handle, entry = await self._answers.create(request, parent_inode, name, mode, opener(ctx))
+        return file_info(handle), entry_attributes(entry)
 
     @handler
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        node = self._fs.tree.node(inode)
-        return file_info(await self._fs.files.open(node, flags, opener(ctx)))
+        return file_info(await self._answers.open(inode, flags, opener(ctx)))
 
     @handler
     async def read(self, fh: int, off: int, size: int) -> bytes:
@@ -253,7 +215,7 @@ class Operations(pyfuse3.Operations):
                 if found is None:
                     continue  # gone since the listing was made
                 node, attributes = found
-                reply = entry_attributes(node, attributes)
+                reply = entry_attributes(Entry.of(node, attributes))
                 if not pyfuse3.readdir_reply(token, name, reply, position + 1):
                     listing.ahead[position] = found
                     return
@@ -283,14 +245,13 @@ def file_info(handle: Handle) -> pyfuse3.FileInfo:
     return pyfuse3.FileInfo(fh=handle.number, keep_cache=handle.keep_cache)
 
 
-def entry_attributes(node: Node, attributes: Attributes) -> pyfuse3.EntryAttributes:
+def entry_attributes(found: Entry) -> pyfuse3.EntryAttributes:
     """What the kernel is told of a node."""
+    attributes = found.attributes
     entry = pyfuse3.EntryAttributes()
-    entry.st_ino = node.ino
+    entry.st_ino = found.node.ino
     entry.generation = 0
-    entry.entry_timeout = entry.attr_timeout = TIMEOUT_SECONDS
-    if node.object is not None and node.object.live:
-        entry.attr_timeout = 0  # stores through a mapping change the times unseen
+    entry.entry_timeout, entry.attr_timeout = TIMEOUT_SECONDS, found.attr_seconds
     entry.st_mode = attributes.kind.type_bits | attributes.mode
     entry.st_nlink = attributes.nlink
     entry.st_uid, entry.st_gid = attributes.uid, attributes.gid

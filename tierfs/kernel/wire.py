@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 REQUEST_HEADER = struct.Struct("=IIQQIIII")
 """struct fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, lengths of extensions."""
@@ -38,6 +39,7 @@ class Opcode(enum.IntEnum):
 
     LOOKUP = 1
     FORGET = 2
+    GETATTR = 3
     SETATTR = 4
     SYMLINK = 6
     MKNOD = 8
@@ -49,7 +51,10 @@ class Opcode(enum.IntEnum):
     OPEN = 14
     READ = 15
     WRITE = 16
+    RELEASE = 18
+    GETXATTR = 22
     REMOVEXATTR = 24
+    FLUSH = 25
     INIT = 26
     CREATE = 35
     INTERRUPT = 36
@@ -75,6 +80,7 @@ class OpenFlag(enum.IntFlag):
     """FOPEN_*."""
 
     DIRECT_IO = 1 << 0
+    KEEP_CACHE = 1 << 1
     NOFLUSH = 1 << 5
     PARALLEL_DIRECT_WRITES = 1 << 6
     PASSTHROUGH = 1 << 7
@@ -88,8 +94,7 @@ _WRITE_KILL_SUIDGID = 1 << 2
 _FATTR_KILL_SUIDGID = 1 << 11
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """The header of a request; `pid` is a thread id."""
 
     length: int
@@ -103,7 +108,7 @@ class Request:
     @classmethod
     def of(cls, message: memoryview) -> Request:
         """The header of `message`."""
-        return cls(*REQUEST_HEADER.unpack_from(message)[:7])
+        return cls._make(REQUEST_HEADER.unpack_from(message)[:7])
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,13 @@ class ObjectStore:
         found = Attributes.of(st)
         return found if found.kind is kind else replace(found, kind=kind, rdev=rdev)
 
+    def attributes_of(self, fd: int) -> Attributes:
+        """As `attributes`, of the FILE that `open_object` or `create` opened as `fd`.
+
+        Waits for no drive: the kernel has the inode of an open file in memory.
+        """
+        return Attributes.of(self._system.fstat("local.stat", fd))
+
     def kind(self, object_id: ObjectId) -> Kind:
         """What the object is."""
         return self.attributes(object_id).kind

@@ -120,12 +120,21 @@ class AttributeCalls:
             node, (field_of(name),), lambda obj: self._core.store.remove_xattr(obj.id, name)
         )
 
+    def surely_without(self, node: Node, name: bytes) -> bool:
+        """Whether it is known that `node` has no such xattr.
+
+        The kernel asks for security.capability before the first write to every file.
+        """
+        obj = node.object
+        if obj is None or obj.content is Content.NONE or obj.xattrs is None:
+            return False
+        return name not in obj.xattrs
+
     async def getxattr(self, node: Node, name: bytes) -> bytes:
         """The value of an xattr; OSError(ENODATA)."""
         obj = node.object
         if obj is not None and obj.content is not Content.NONE:
-            if obj.xattrs is not None and name not in obj.xattrs:
-                # the kernel asks for security.capability before every write
+            if self.surely_without(node, name):
                 raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
             with self._core.holding(obj):
                 return await self._core.local(self._core.store.get_xattr, obj.id, name)

@@ -99,6 +99,7 @@ class Core:
         memory: what the next worker of the mount has to know.
         scarce: the local tier is below its reserve.
         spare: objects that were held over an await and may be needed by nothing now.
+        closing: descriptors that nobody uses any more; `more_closing` is set when there are some.
     """
 
     def __init__(
@@ -128,6 +129,8 @@ class Core:
         self.touched: set[ObjectId] = set()
         self.spare: list[LocalObject] = []
         self.doomed: dict[ObjectId, trio.Event] = {}
+        self.closing: list[int] = []
+        self.more_closing = trio.Event()
         self.direct: Direct = NoDirect("not set up")
         self.scarce = False
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
@@ -243,11 +246,14 @@ class Core:
                 removed.set()
 
     async def close_files(self, obj: LocalObject) -> None:
-        """Closes the descriptors of `obj`."""
-        fds = [fd for fd in (obj.fd, obj.write_fd) if fd >= 0]
+        """Closes the descriptors of `obj`; one that is read-only some moments later."""
+        read_fd, write_fd = obj.fd, obj.write_fd
         obj.fd = obj.write_fd = -1
-        for fd in fds:
-            await self.local(self.os.close, "object.close", fd)
+        if read_fd >= 0:
+            self.closing.append(read_fd)
+            self.more_closing.set()
+        if write_fd >= 0:  # a lease is refused as long as it is open
+            await self.local(self.os.close, "object.close", write_fd)
 
     def touch_clean(self, inode: int) -> None:
         """The clean copy of shared inode `inode` was used just now."""

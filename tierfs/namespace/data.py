@@ -268,6 +268,9 @@ class Data:
 
     async def look(self, obj: LocalObject) -> Attributes:
         """What the local tier says of `obj` now."""
+        fd = obj.fd if obj.fd >= 0 else obj.write_fd
+        if fd >= 0:
+            return self._core.store.attributes_of(fd)
         return await self._core.local(self._core.store.attributes, obj.id, Kind.FILE)
 
     def judge(self, obj: LocalObject, now: Attributes) -> None:

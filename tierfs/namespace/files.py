@@ -133,7 +133,7 @@ class Files:
         core.check_new_name(state, name)
         birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
         obj = core.add_object(Kind.FILE, Content.DATA)
-        await core.local(self._make, obj, birth, state.id, name)
+        born = await core.local(self._make, obj, birth, state.id, name)
         obj.xattrs = birth.xattr_names
         entry = state.entries.get(name)
         if state.removed or (entry is not None and entry.object is not None):
@@ -150,7 +150,7 @@ class Files:
         node = core.tree.node_of_object(obj)
         node.names.add((state.id, name))
         node.lookups += 1
-        handle = Handle(next(self._numbers), node, True, obj, opener=caller.process)
+        handle = Handle(next(self._numbers), node, True, obj, opener=caller.process, born=born)
         obj.users = obj.writers = 1
         obj.dirty = True
         self._add(handle)
@@ -173,15 +173,16 @@ class Files:
         handle = self._answers.get(unique)
         return handle if handle is not None and handle.number in self.handles else None
 
-    def _make(self, obj: LocalObject, birth: Birth, parent: ObjectId, name: Name) -> None:
+    def _make(self, obj: LocalObject, birth: Birth, parent: ObjectId, name: Name) -> Attributes:
         """Makes the object of a new file with the descriptor that it needs. Blocking."""
         os_ = self._core.os
         fd = make_newborn(self._core.store, obj, birth, parent, name)
         if not self._core.direct.enabled:
             obj.write_fd = fd
-            return
+            return self._core.store.attributes_of(fd)
         try:
             obj.fd = os_.reopen("create.reopen", fd, os.O_RDONLY)
+            return self._core.store.attributes_of(fd)
         finally:
             os_.close("create.close", fd)
 
@@ -214,7 +215,8 @@ class Files:
         self._core.writeback.pace.closed(handle.number)
         self._core.memory.handle(handle)
         opener = handle.opener if first else 0
-        killed, attributes = await self._core.local(self._at_close, obj, opener)
+        killed = opener > 0 and was_killed(opener)
+        attributes = await self._data.look(obj)
         self._data.judge(obj, attributes)
         op = obj.put
         if op is None or op.phase is Phase.PUBLISHING:
@@ -230,11 +232,6 @@ class Files:
             self._number(op, attributes)
             await self._core.journal.post(SaveOp(op)).written()
             self._core.writeback.submit(op)
-
-    def _at_close(self, obj: LocalObject, opener: int) -> tuple[bool, Attributes]:
-        """Whether the process `opener` is being killed, and what `obj` is now. Blocking."""
-        killed = opener > 0 and was_killed(opener)
-        return killed, self._core.store.attributes(obj.id, Kind.FILE)
 
     def _number(self, op: Op, attributes: Attributes) -> None:
         """Gives a flushed file its place in the order (DESIGN 5: that of its last FLUSH)."""
@@ -270,7 +267,7 @@ class Files:
     async def _end_of_writing(self, node: Node, obj: LocalObject) -> None:
         try:
             await self._data.end_writing(obj)
-            if not obj.live or await self.settled(obj):
+            if not obj.live or self.settled(obj):
                 await self._written(node, obj)
             elif not obj.settling:
                 obj.settling = True
@@ -293,22 +290,17 @@ class Files:
         self._core.journal.post(SaveOp(op))
         self._core.writeback.submit(op)
 
-    async def settled(self, obj: LocalObject) -> bool:
+    def settled(self, obj: LocalObject) -> bool:
         """Whether the kernel does not write to `obj` any more, through a mapping either.
 
         RELEASE does not say so: stores through a mapping go on after it (KERNEL_PATH.md).
         """
-        attributes = await self._core.local(self._quiet, obj)
-        if attributes is None or obj.writers:
-            return False
-        self._data.judge(obj, attributes)
-        obj.live = False
-        return True
-
-    def _quiet(self, obj: LocalObject) -> Attributes | None:
         if not self._core.os.has_no_writer("settle.lease", obj.fd):
-            return None
-        return self._core.store.attributes(obj.id, Kind.FILE)
+            return False
+        attributes = self._core.store.attributes_of(obj.fd)
+        self._data.judge(obj, attributes)
+        obj.live, obj.attributes = False, attributes
+        return True
 
     async def settle(self, node: Node, obj: LocalObject, *, mapped: bool) -> bool:
         """Looks again at a file of which `on_unsettled` was told; whether that is over.
@@ -321,7 +313,7 @@ class Files:
                 return True
             if obj.live and not obj.writers:
                 try:
-                    if not await self.settled(obj):
+                    if not self.settled(obj):
                         return False
                     obj.dirty = obj.dirty or mapped
                     await self._written(node, obj)

@@ -158,6 +158,17 @@ class Lookup:
         committed = attributes.nlink if obj.content is Content.NONE else obj.committed_links
         return dataclasses.replace(attributes, nlink=max(1, (committed or 1) + obj.links))
 
+    def directory_at_hand(self, node: Node) -> Attributes | None:
+        """What stat(2) says of a directory, if nobody has to be asked."""
+        if node.directory is None:
+            return None
+        obj, state = node.object, self._tree.directories[node.directory]
+        if obj is not None and obj.content is not Content.NONE:
+            found = obj.attributes
+        else:
+            found = state.known if self._clock() < state.known_until else None
+        return None if found is None else self._directory_attributes(node.directory, found)
+
     async def _referred_attributes(
         self, node: Node, obj: LocalObject, st: os.stat_result | None
     ) -> Attributes:

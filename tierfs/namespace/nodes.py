@@ -167,6 +167,7 @@ class Handle:
         granted: the kernel has it; false of files that are opened for a call of our own.
         flushed: its opener has closed it at least once.
         keep_cache: the kernel's pages of the file are still good.
+        born: of a file that this open made, its attributes then.
     """
 
     number: int
@@ -181,6 +182,7 @@ class Handle:
     granted: bool = False
     flushed: bool = False
     keep_cache: bool = True
+    born: Attributes | None = None
 
 
 @dataclass(slots=True)

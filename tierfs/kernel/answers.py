@@ -1,0 +1,99 @@
+"""The calls that come for every file, answered without regard to who passes the answer on.
+
+`Operations` gives them to pyfuse3, `Hot` writes them to the kernel itself.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tierfs.model import Attributes
+from tierfs.namespace.callers import Caller
+from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.nodes import Handle, Node
+from tierfs.namespace.requests import Request, carrying_out
+
+TIMEOUT_SECONDS = 0.5
+"""How long the kernel may believe names and attributes (G10: other nodes' within 1 s)."""
+
+NEWBORN_SECONDS = 0.05
+
+BLOCK_BYTES = 128 << 10
+"""st_blksize: loaders buffer by it (FRAMEWORKS.md 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the kernel is told of a node, and for how many seconds it may believe the attributes."""
+
+    node: Node
+    attributes: Attributes
+    attr_seconds: float
+
+    @classmethod
+    def of(cls, node: Node, attributes: Attributes) -> Entry:
+        """The usual answer."""
+        # stores through a mapping change the times unseen
+        live = node.object is not None and node.object.live
+        return cls(node, attributes, 0.0 if live else TIMEOUT_SECONDS)
+
+
+class Answers:
+    """Converts nothing: nodes and handles go by their numbers, errors are OSErrors."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+
+    async def entry(self, node: Node, st: os.stat_result | None = None) -> Entry:
+        """What stat(2) says of `node`."""
+        return Entry.of(node, await self._fs.lookup.attributes(node, st))
+
+    async def known(self, node: Node, st: os.stat_result | None = None) -> Entry:
+        """That of a node that the kernel will know by this reply (a lookup is held)."""
+        try:
+            return await self.entry(node, st)
+        except BaseException:
+            self._fs.forget(node.ino, 1)
+            raise
+
+    async def lookup(self, parent: int, name: bytes) -> Entry:
+        """LOOKUP; the node comes with a lookup more."""
+        state = self._fs.tree.directory(parent)
+        node, st = await self._fs.lookup.resolve_with_stat(state, name)
+        node.lookups += 1
+        return await self.known(node, st)
+
+    async def getattr(self, ino: int) -> Entry:
+        """GETATTR."""
+        return await self.entry(self._fs.tree.node(ino))
+
+    async def getxattr(self, ino: int, name: bytes) -> bytes:
+        """GETXATTR; OSError(ENODATA)."""
+        node = self._fs.tree.node(ino)
+        if name in self._fs.virtual.names:
+            return await self._fs.virtual.value(node, name)
+        return await self._fs.attributes.getxattr(node, name)
+
+    async def create(
+        self, request: Request | None, parent: int, name: bytes, mode: int, who: Caller
+    ) -> tuple[Handle, Entry]:
+        """CREATE, as the kernel's `request`; the node comes with a lookup more."""
+        fs = self._fs
+        with carrying_out(request):
+            state = fs.tree.directory(parent)
+            if request is not None and request.done:
+                handle = await fs.files.create_again(state, name, who)
+            else:
+                handle = await fs.files.create(state, name, mode & 0o7777, who)
+        try:
+            found = handle.born or (await self.known(handle.node)).attributes
+        except BaseException:
+            await fs.files.release(handle)
+            raise
+        # nobody can have mapped it yet: open(2) is mostly followed by fstat(2)
+        return handle, Entry(handle.node, found, NEWBORN_SECONDS)
+
+    async def open(self, ino: int, flags: int, who: Caller) -> Handle:
+        """OPEN."""
+        return await self._fs.files.open(self._fs.tree.node(ino), flags, who)

@@ -1,0 +1,145 @@
+"""Requests that come for every file, answered past pyfuse3.
+
+Each would go through two socket messages, three rounds of the loop and pyfuse3's own thread of
+tasks, several times what the answer itself costs (docs/decisions/0014-requests-past-pyfuse3.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+from tierfs.errors import to_errno
+from tierfs.kernel import bodies, wire
+from tierfs.kernel.answers import BLOCK_BYTES, TIMEOUT_SECONDS, Answers, Entry
+from tierfs.kernel.resent import RESENT, Requests
+from tierfs.kernel.wire import Opcode, Request
+from tierfs.namespace.callers import Caller
+from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.nodes import Handle
+from tierfs.namespace.requests import Request as Naming
+from tierfs.osio.processes import process_of
+
+log = logging.getLogger(__name__)
+
+
+class Hot:
+    """Answers them by the namespace, with the same error boundary as the handlers of pyfuse3."""
+
+    opcodes = frozenset(
+        {
+            Opcode.LOOKUP, Opcode.GETATTR, Opcode.GETXATTR, Opcode.CREATE, Opcode.OPEN,
+            Opcode.FLUSH, Opcode.RELEASE,
+        }
+    )  # fmt: skip
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._answers = Answers(fs)
+
+    def forget(self, request: Request, message: memoryview) -> None:
+        """FORGET and BATCH_FORGET, which nobody answers."""
+        for ino, count in bodies.forgotten(request, message):
+            try:
+                self._fs.forget(ino, count)
+            except Exception:
+                log.exception("forget failed")
+
+    def at_once(self, request: Request, message: bytes) -> bytes | None:
+        """The reply, if nothing has to be waited for."""
+        node = self._fs.tree.nodes.get(request.nodeid)
+        if node is None:
+            return None
+        if request.opcode == Opcode.GETATTR:
+            found = self._fs.lookup.directory_at_hand(node)
+            return None if found is None else _getattr(request, Entry.of(node, found))
+        if request.opcode == Opcode.GETXATTR:
+            name = bodies.getxattr(message).name
+            if name not in self._fs.virtual.names and self._fs.attributes.surely_without(
+                node, name
+            ):
+                return wire.error_reply(request.unique, errno.ENODATA)
+        return None
+
+    def naming(self, request: Request, message: bytes, requests: Requests) -> Naming | None:
+        """The number under which a CREATE is carried out. In the order of the messages."""
+        if request.opcode != Opcode.CREATE:
+            return None
+        return requests.take(Opcode.CREATE, request.nodeid, bodies.create(message).name)
+
+    async def answer(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
+        """The reply to `message`, an error included; `naming` is its number if it makes a name."""
+        try:
+            return await self._carry_out(request, message, naming)
+        except OSError as error:
+            log.debug("request %d: %s", request.opcode, error)
+            return wire.error_reply(request.unique, to_errno(error))
+        except Exception as error:
+            log.exception("request %d failed", request.opcode)
+            return wire.error_reply(request.unique, to_errno(error))
+
+    async def _carry_out(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
+        answers, files, unique = self._answers, self._fs.files, request.unique
+        match request.opcode:
+            case Opcode.LOOKUP:
+                found = await answers.lookup(request.nodeid, bodies.name_at(message))
+                return bodies.reply(unique, _entry(found))
+            case Opcode.GETATTR:
+                return _getattr(request, await answers.getattr(request.nodeid))
+            case Opcode.GETXATTR:
+                return await self._getxattr(request, message)
+            case Opcode.CREATE:
+                return await self._create(request, message, naming)
+            case Opcode.OPEN:
+                flags = bodies.open_flags(message)
+                handle = await answers.open(request.nodeid, flags, opener(request, 0))
+                self._fs.core.memory.opened(handle, unique & ~RESENT)
+                return bodies.reply(unique, _opened(handle))
+            case Opcode.FLUSH:
+                await files.flush(files.handle(bodies.handle_of(message)))
+            case Opcode.RELEASE:
+                await files.release(files.handle(bodies.handle_of(message)))
+            case _:
+                return wire.error_reply(unique, errno.ENOSYS)
+        return wire.error_reply(unique, 0)
+
+    async def _create(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
+        asked = bodies.create(message)
+        handle, entry = await self._answers.create(
+            naming, request.nodeid, asked.name, asked.mode, opener(request, asked.umask)
+        )
+        self._fs.core.memory.opened(handle, request.unique & ~RESENT)
+        return bodies.reply(request.unique, _entry(entry), _opened(handle))
+
+    async def _getxattr(self, request: Request, message: bytes) -> bytes:
+        asked = bodies.getxattr(message)
+        value = await self._answers.getxattr(request.nodeid, asked.name)
+        if not asked.size:
+            return wire.count_reply(request.unique, len(value))
+        if len(value) > asked.size:
+            return wire.error_reply(request.unique, errno.ERANGE)
+        return bodies.reply(request.unique, value)
+
+
+def opener(request: Request, umask: int) -> Caller:
+    """Who opens a file: its process is asked for at the close (a killed writer)."""
+    return Caller(request.uid, request.gid, process_of(request.pid), umask)
+
+
+def _getattr(request: Request, entry: Entry) -> bytes:
+    return bodies.reply(request.unique, bodies.attr_out(entry.attr_seconds, _attributes(entry)))
+
+
+def _entry(entry: Entry) -> bytes:
+    ino, attributes = entry.node.ino, _attributes(entry)
+    return bodies.entry_out(ino, TIMEOUT_SECONDS, entry.attr_seconds, attributes)
+
+
+def _attributes(entry: Entry) -> bytes:
+    return bodies.attributes(entry.node.ino, entry.attributes, BLOCK_BYTES)
+
+
+def _opened(handle: Handle) -> bytes:
+    return bodies.open_out(
+        handle.number, handle.backing, keep_cache=handle.keep_cache, flush=handle.writable
+    )
