@@ -13,7 +13,7 @@ PACKAGE = ROOT / "tierfs"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = {
-    "errors": 0, "model": 0,
+    "errors": 0, "model": 0, "threads": 0,
     "osio": 1, "config": 1,
     "order": 2, "groups": 2, "local": 2, "journal": 2, "shared": 2,
     "writeback": 3,

@@ -7,8 +7,6 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-import trio
-
 from tierfs.config import Settings
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.daemon.succession import Succession
@@ -20,6 +18,7 @@ from tierfs.namespace.filesystem import FileSystem
 from tierfs.order import Backlog, OrderSettings
 from tierfs.osio import OS, make_os
 from tierfs.shared import Places, SharedTier
+from tierfs.threads import Pool
 from tierfs.writeback import WriteBack, WritebackSettings
 
 JOURNAL = "journal.db"
@@ -27,6 +26,8 @@ SHARED_ID = "shared_id"
 LOCAL_THREADS = 16
 SHARED_THREADS = 16
 TRANSFER_THREADS = 8
+TRANSFER_NICE = 10
+"""Copying and hashing give way to what answers applications."""
 
 
 @dataclass(slots=True)
@@ -45,12 +46,12 @@ class Rooms:
 
 
 @dataclass(frozen=True, slots=True)
-class Limiters:
-    """One thread limiter for each kind of work: a stalled tier takes its own threads only."""
+class Pools:
+    """The threads for each kind of work: a stalled tier takes its own threads only."""
 
-    local: trio.CapacityLimiter
-    shared: trio.CapacityLimiter
-    transfer: trio.CapacityLimiter
+    local: Pool
+    shared: Pool
+    transfer: Pool
 
 
 async def build(
@@ -62,10 +63,10 @@ async def build(
 ) -> Rooms:
     """Checks and opens everything. TierfsError, and then nothing was made, for what is refused."""
     goes_on = succession is not None and succession.device is not None
-    limiters = Limiters(
-        trio.CapacityLimiter(LOCAL_THREADS),
-        trio.CapacityLimiter(SHARED_THREADS),
-        trio.CapacityLimiter(TRANSFER_THREADS),
+    pools = Pools(
+        Pool("local", LOCAL_THREADS),
+        Pool("shared", SHARED_THREADS),
+        Pool("transfer", TRANSFER_THREADS, nice=TRANSFER_NICE),
     )
     system = system or make_os()
     check_overlap(mountpoint, settings.local, settings.shared)
@@ -73,7 +74,7 @@ async def build(
         check_mountpoint(mountpoint)
     dead = not goes_on and is_dead_mount(mountpoint)
     if not (settings.local / "VERSION").exists():
-        _try_shared(settings, system, limiters)
+        _try_shared(settings, system, pools)
     store = ObjectStore.open(settings.local, system)
     stack.callback(store.close)
     if dead:
@@ -81,16 +82,16 @@ async def build(
     # a journal that was lost beside objects must not be taken for a fresh start
     journal = Journal.open(settings.local / JOURNAL, system, create=store.is_empty())
     stack.callback(journal.close)
-    shared = _join_shared(settings, store, journal, system, limiters)
+    shared = _join_shared(settings, store, journal, system, pools)
     stack.callback(shared.close)
-    return _assemble(mountpoint, settings, system, store, journal, shared, limiters, succession)
+    return _assemble(mountpoint, settings, system, store, journal, shared, pools, succession)
 
 
-def _try_shared(settings: Settings, system: OS, limiters: Limiters) -> None:
+def _try_shared(settings: Settings, system: OS, pools: Pools) -> None:
     """Asks a shared tier whether it will do, before anything is made in the local one."""
     tier = SharedTier(
         settings.shared, "0" * 32, system, settings,
-        shared_limiter=limiters.shared, transfer_limiter=limiters.transfer,
+        shared_threads=pools.shared, transfer_threads=pools.transfer,
     )  # fmt: skip
     try:
         tier.probe()
@@ -99,12 +100,12 @@ def _try_shared(settings: Settings, system: OS, limiters: Limiters) -> None:
 
 
 def _join_shared(
-    settings: Settings, store: ObjectStore, journal: Journal, system: OS, limiters: Limiters
+    settings: Settings, store: ObjectStore, journal: Journal, system: OS, pools: Pools
 ) -> SharedTier:
     known = journal.meta(SHARED_ID)
     tier = SharedTier(
         settings.shared, store.member, system, settings,
-        shared_limiter=limiters.shared, transfer_limiter=limiters.transfer,
+        shared_threads=pools.shared, transfer_threads=pools.transfer,
         expected_id=known.decode() if known is not None else None,
     )  # fmt: skip
     try:
@@ -162,7 +163,7 @@ def _has_object(store: ObjectStore, object_id: ObjectId) -> bool:
 
 def _assemble(
     mountpoint: str, settings: Settings, system: OS, store: ObjectStore, journal: Journal,
-    shared: SharedTier, limiters: Limiters, succession: Succession | None,
+    shared: SharedTier, pools: Pools, succession: Succession | None,
 ) -> Rooms:  # fmt: skip
     root = system.fstat("mount.root", shared.root_fd)
     places = Places(root.st_ino)
@@ -174,7 +175,7 @@ def _assemble(
         )
     )
     core = Core(
-        system, store, journal, backlog, places, shared, limiters.local, limiters.shared,
+        system, store, journal, backlog, places, shared, pools.local, pools.shared,
         NamespaceSettings(
             mountpoint=os.fsencode(mountpoint),
             open_hold=settings.open_hold,
@@ -186,7 +187,7 @@ def _assemble(
     writeback = WriteBack(
         backlog, places, journal, store, shared,
         WritebackSettings(transfer_files=settings.transfer_files),
-        fs.outcomes, local_limiter=limiters.local,
+        fs.outcomes, local_threads=pools.local,
     )  # fmt: skip
     goes_on = succession is not None and succession.device is not None
     snapshot = _take_stock(store, journal, goes_on=goes_on)

@@ -48,6 +48,7 @@ from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
 from tierfs.shared import Place, Places, SharedTier, is_hidden
+from tierfs.threads import Pool
 from tierfs.writeback import WriteBack
 
 T = TypeVar("T")
@@ -110,8 +111,8 @@ class Core:
         backlog: Backlog,
         places: Places,
         shared: SharedTier,
-        local_limiter: trio.CapacityLimiter,
-        shared_limiter: trio.CapacityLimiter,
+        local_threads: Pool,
+        shared_threads: Pool,
         settings: NamespaceSettings,
     ) -> None:
         self.os = os_
@@ -121,8 +122,8 @@ class Core:
         self.places = places
         self.shared = shared
         self.settings = settings
-        self._local_limiter = local_limiter
-        self._shared_limiter = shared_limiter
+        self._local_threads = local_threads
+        self._shared_threads = shared_threads
         root = places.record(ROOT)
         assert root is not None
         assert root.inode is not None
@@ -146,7 +147,7 @@ class Core:
         What is missing there was lost: that is an error of the tier, never a missing name (G10).
         """
         try:
-            return await trio.to_thread.run_sync(call, *args, limiter=self._local_limiter)
+            return await self._local_threads.run(call, *args)
         except FileNotFoundError as error:
             raise OSError(
                 errno.EIO, "the local tier lost a file that it needs", error.filename
@@ -154,7 +155,7 @@ class Core:
 
     async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Runs a blocking call on the shared tier in one of its threads."""
-        return await trio.to_thread.run_sync(call, *args, limiter=self._shared_limiter)
+        return await self._shared_threads.run(call, *args)
 
     async def on_shared_file(self, handle: Handle, call: Callable[[int], T]) -> T:
         """Runs a blocking call on the shared file that `handle` has open, however long it lasts."""

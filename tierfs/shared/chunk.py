@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import trio
-
+from tierfs import threads
 from tierfs.errors import ObjectChanged, VerifyMismatch
 from tierfs.model import Name
 from tierfs.osio import OS
@@ -58,7 +57,7 @@ class Transfer:
 
     def check(self) -> None:
         """Stop here if the task was cancelled or the source written. Raises ObjectChanged."""
-        trio.from_thread.check_cancelled()
+        threads.check_cancelled()
         if self.job.changed():
             raise ObjectChanged
 
@@ -66,7 +65,7 @@ class Transfer:
 def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> None:
     """Write the chunk `span` and compare what the shared tier returns for it.
 
-    Runs in a thread started by trio. Raises ObjectChanged, VerifyMismatch, DirectRefused.
+    Runs in a thread of a pool. Raises ObjectChanged, VerifyMismatch, DirectRefused.
     """
     sent, has_data = _write(system, transfer, span, buffer)
     if has_data and transfer.direct_fd is None:
@@ -91,7 +90,7 @@ def _write(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> tu
         transfer.progress(start - position)
         transfer.check()
         if job.limit is not None:
-            trio.from_thread.run(job.limit, stop - start)
+            threads.wait_for(job.limit, stop - start)
         data = buffer[: stop - start]
         _read_source(system, job.source_fd, data, start)
         hasher.update(data)

@@ -13,5 +13,5 @@ class SharedTier(Transfers, Changes, Replay, Reopening, Registration, Sweeping):
 
     A mount calls `probe`, `register`, `retire_old_generations`, then whatever it likes, `sweep`
     at leisure, and `close`. But for `stage_file` everything blocks: call it in a thread, with
-    `shared_limiter`. Calls are independent of each other and may be made from many threads.
+    `shared_threads`. Calls are independent of each other and may be made from many threads.
     """

@@ -167,7 +167,7 @@ class Transfers(Staging):
         )
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
-        return await trio.to_thread.run_sync(call, *args, limiter=self.transfer_limiter)
+        return await self.transfer_threads.run(call, *args)
 
     @asynccontextmanager
     async def _entered(self, manager: AbstractContextManager[T]) -> AsyncIterator[T]:

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import trio
-
 from tierfs.errors import DirectoryGone, TierError
 from tierfs.model import Name
 from tierfs.osio import OS
 from tierfs.shared import layout
 from tierfs.shared.jobs import SharedSettings
 from tierfs.shared.places import Place
+from tierfs.threads import Pool
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
@@ -25,8 +24,8 @@ class Tree:
     """The root of the shared tier, held open: what is mounted over it later is never written to.
 
     Attributes:
-        shared_limiter: for threads that make the blocking calls on names.
-        transfer_limiter: for threads that send data.
+        shared_threads: make the blocking calls on names.
+        transfer_threads: send data.
     """
 
     def __init__(
@@ -36,8 +35,8 @@ class Tree:
         system: OS,
         settings: SharedSettings,
         *,
-        shared_limiter: trio.CapacityLimiter,
-        transfer_limiter: trio.CapacityLimiter,
+        shared_threads: Pool,
+        transfer_threads: Pool,
         expected_id: str | None = None,
     ) -> None:
         """Open `root` and nothing else; `expected_id` is the id it had at the last mount.
@@ -48,8 +47,8 @@ class Tree:
         self.member = member
         self.system = system
         self.settings = settings
-        self.shared_limiter = shared_limiter
-        self.transfer_limiter = transfer_limiter
+        self.shared_threads = shared_threads
+        self.transfer_threads = transfer_threads
         self.expected_id = expected_id
         self.root_fd = open_root(root, system)
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple, Unpack
 
-import trio
-
 from tierfs.journal import Journal
 from tierfs.local import ObjectStore
 from tierfs.model import Op
 from tierfs.order import Backlog
 from tierfs.shared import Places, SharedTier
+from tierfs.threads import Pool
 from tierfs.writeback.records import Statistics
 
 T = TypeVar("T")
@@ -37,7 +36,7 @@ class Rooms:
     journal: Journal
     store: ObjectStore
     shared: SharedTier
-    local_limiter: trio.CapacityLimiter
+    local_threads: Pool
     clock: Callable[[], float]
     statistics: Statistics = field(default_factory=Statistics)
     live: dict[int, Op] = field(default_factory=dict)
@@ -49,10 +48,10 @@ class Rooms:
     async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run a blocking call on the local tier in a thread; LocalFailure for its OSError."""
         try:
-            return await trio.to_thread.run_sync(call, *args, limiter=self.local_limiter)
+            return await self.local_threads.run(call, *args)
         except OSError as error:
             raise LocalFailure from error
 
     async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run a blocking call on names of the shared tier in a thread."""
-        return await trio.to_thread.run_sync(call, *args, limiter=self.shared.shared_limiter)
+        return await self.shared.shared_threads.run(call, *args)

@@ -17,6 +17,7 @@ from tierfs.local import ObjectStore
 from tierfs.model import Mark, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.order import Backlog, Work
 from tierfs.shared import Places, SharedTier
+from tierfs.threads import Pool
 from tierfs.writeback.actions import Actions
 from tierfs.writeback.durable import Syncer
 from tierfs.writeback.failures import Verdict, path_of
@@ -74,11 +75,11 @@ class WriteBack:
         settings: WritebackSettings,
         on_outcome: Callable[[Outcome], Sequence[Change]],
         *,
-        local_limiter: trio.CapacityLimiter | None = None,
+        local_threads: Pool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        limiter = local_limiter or trio.CapacityLimiter(settings.syncers)
-        self._rooms = Rooms(backlog, places, journal, store, shared, limiter, clock)
+        threads = local_threads or Pool("local", settings.syncers)
+        self._rooms = Rooms(backlog, places, journal, store, shared, threads, clock)
         self._settings = settings
         self._on_outcome = on_outcome
         self.pace = Pace(clock)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import trio
-
 from tierfs.model import Attributes, Kind
 from tierfs.osio import OS
 from tierfs.shared import FileJob, Place, SharedTier
+from tierfs.threads import Pool
 
 MIB = 1 << 20
 CHUNK = 64 * MIB
@@ -41,8 +40,8 @@ def make_tier(
         member,
         system or OS(),
         settings or Settings(),
-        shared_limiter=trio.CapacityLimiter(8),
-        transfer_limiter=trio.CapacityLimiter(4),
+        shared_threads=Pool("shared", 8),
+        transfer_threads=Pool("transfer", 4),
         expected_id=expected_id,
     )
 

@@ -32,6 +32,7 @@ from tierfs.model import (
 from tierfs.order import Backlog, OrderSettings
 from tierfs.osio import OS
 from tierfs.shared import Places, SharedTier
+from tierfs.threads import Pool
 from tierfs.writeback import Outcome, OutcomeKind, WriteBack, WritebackSettings
 
 FAST = WritebackSettings(first_retry_seconds=0.02, last_retry_seconds=0.05, progress_seconds=0.02)
@@ -284,13 +285,13 @@ def open_rig(
     journal = Journal.open(local / "journal.db")
     tier = SharedTier(
         shared, store.member, system, SharedTierSettings(),
-        shared_limiter=trio.CapacityLimiter(16), transfer_limiter=trio.CapacityLimiter(8),
+        shared_threads=Pool("shared", 16), transfer_threads=Pool("transfer", 8),
     )  # fmt: skip
     tier.register("node")
     rig = Rig(store, journal, tier, Places(tier.root_inode), Backlog(order))
     rig.writeback = WriteBack(
         rig.backlog, rig.places, journal, store, tier, settings, rig.outcome,
-        local_limiter=trio.CapacityLimiter(8),
+        local_threads=Pool("local", 8),
     )  # fmt: skip
     rig.reload()
     return rig

@@ -1,0 +1,112 @@
+"""Pools of threads: results, errors, width, cancellation."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pytest
+import trio
+
+from tierfs.threads import Pool, check_cancelled, wait_for
+
+
+async def test_a_call_gives_its_result_or_its_error() -> None:
+    pool = Pool("t", 2)
+    assert await pool.run(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await pool.run(divmod, 7, 0)
+
+
+async def test_no_more_calls_at_once_than_the_pool_is_wide() -> None:
+    pool, both, free, begun = Pool("t", 2), threading.Barrier(3), threading.Event(), []
+
+    def call(number: int) -> None:
+        begun.append(number)
+        if number < 2:
+            both.wait(10)
+            free.wait(10)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(pool.run, call, number)
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.to_thread.run_sync(both.wait, 10)
+        assert begun == [0, 1]
+        free.set()
+    assert begun == [0, 1, 2, 3]
+
+
+async def test_what_waits_for_a_thread_can_be_cancelled() -> None:
+    pool, free, ran = Pool("t", 1), threading.Event(), []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.run, free.wait, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.01) as scope:
+            await pool.run(ran.append, 1)
+        assert scope.cancelled_caught
+        free.set()
+    await pool.run(ran.append, 2)
+    assert ran == [2]
+
+
+async def test_a_call_under_way_ends_before_its_task_does() -> None:
+    pool, begun, free, ran = Pool("t", 1), threading.Event(), threading.Event(), []
+
+    def call() -> None:
+        begun.set()
+        free.wait(10)
+        ran.append(1)
+
+    async def release() -> None:
+        await trio.to_thread.run_sync(begun.wait, 10)
+        scope.cancel()
+        free.set()
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            nursery.start_soon(release)
+            await pool.run(call)
+        assert ran == [1]
+
+
+async def test_a_call_may_stop_when_its_task_is_cancelled() -> None:
+    pool, begun = Pool("t", 1), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        for _ in range(10_000):
+            check_cancelled()
+            threading.Event().wait(0.001)
+
+    async def cancel() -> None:
+        await trio.to_thread.run_sync(begun.wait, 10)
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            nursery.start_soon(cancel)
+            await pool.run(call)
+        assert scope.cancelled_caught
+
+
+async def test_a_call_may_wait_for_the_trio_thread() -> None:
+    pool = Pool("t", 1)
+
+    async def double(number: int) -> int:
+        await trio.lowlevel.checkpoint()
+        return 2 * number
+
+    assert await pool.run(wait_for, double, 21) == 42
+
+
+async def test_threads_give_way_and_end_with_their_pool() -> None:
+    pool = Pool("gone", 1, nice=3)
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = await pool.run(threading.current_thread)
+    assert await pool.run(os.getpriority, os.PRIO_PROCESS, 0) == min(19, here + 3)
+    del pool
+    gc.collect()
+    await trio.to_thread.run_sync(thread.join, 10)
+    assert not thread.is_alive()
