@@ -122,7 +122,8 @@ def _work(jobs: _Queue, nice: int) -> None:
     if nice:
         with contextlib.suppress(OSError):
             thread = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0) + nice)
+            nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice)
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
     while (job := jobs.get()) is not None:
         if _claimed(job):
             _current.job = job

@@ -25,6 +25,9 @@ log = logging.getLogger("tierfs")
 LOG_BYTES = 16 << 20
 """Of the log and of the one before it: /run is memory."""
 
+PRIORITY = -10
+"""Nice value of all threads but those that copy and hash."""
+
 _PR_SET_PDEATHSIG = 1
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -92,6 +95,7 @@ def main() -> int:
             ready = SupervisorReady(link)
         settings = decode(arguments.settings)
         _raise_file_limit()
+        _raise_priority()
         # sent when a lease is broken in the moment for which it is held (OS.has_no_writer)
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         _start_logging(settings, arguments.log_file)
@@ -110,6 +114,12 @@ def _raise_file_limit() -> None:
     """Every open file of the mount is a descriptor here."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _raise_priority() -> None:
+    """Applications wait for every answer, most of all on a machine that they keep busy."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
 
 
 def _start_logging(settings: Settings, log_file: str | None) -> None:

@@ -26,8 +26,8 @@ SHARED_ID = "shared_id"
 LOCAL_THREADS = 16
 SHARED_THREADS = 16
 TRANSFER_THREADS = 8
-TRANSFER_NICE = 10
-"""Copying and hashing give way to what answers applications."""
+TRANSFER_NICE = 20
+"""Above that of the daemon: copying and hashing give way to applications."""
 
 
 @dataclass(slots=True)

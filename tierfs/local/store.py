@@ -257,9 +257,13 @@ class ObjectStore:
     def attributes_of(self, fd: int) -> Attributes:
         """As `attributes`, of the FILE that `open_object` or `create` opened as `fd`.
 
-        Waits for no drive: the kernel has the inode of an open file in memory.
+        EIO when it is there no more. Waits for no drive: the kernel has the inode of an open file
+        in memory.
         """
-        return Attributes.of(self._system.fstat("local.stat", fd))
+        found = Attributes.of(self._system.fstat("local.stat", fd))
+        if not found.nlink:
+            raise OSError(errno.EIO, "the local tier lost a file that it needs")
+        return found
 
     def kind(self, object_id: ObjectId) -> Kind:
         """What the object is."""

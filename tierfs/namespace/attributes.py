@@ -180,6 +180,7 @@ class AttributeCalls:
     async def _apply_to_root(self, change: AttributeChange) -> None:
         """The root was there before every op: it is changed on the shared tier at once."""
         await self._core.at(ROOT, self._core.shared.set_attributes, b"", None, change)
+        self._core.tree.directories[ROOT].known_until = 0.0
         self._inheritance.changed(ROOT)
 
     # -- how a change is carried out -------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,10 @@ from tierfs.shared import Entry as SharedEntry
 
 TIER_FAILURES = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENODEV, errno.ENXIO})
 """What a file system says that does not answer, as against one that has nothing there."""
+
+FRESH_SECONDS = 0.25
+"""How long the attributes of a shared directory are taken as they were told: each file made in it
+has the kernel ask for them. With what the kernel believes, less than the 1 s of G10."""
 
 LINK_SECONDS = 0.2
 """How long stat waits to know whether a link that is being published counts already."""
@@ -48,6 +53,7 @@ class Lookup:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._tree = core.tree
+        self._clock = time.monotonic
 
     async def resolve(self, state: DirectoryState, name: Name) -> Node:
         """The node that has `name`; OSError(ENOENT). Nothing is awaited after it is decided."""
@@ -221,8 +227,11 @@ class Lookup:
         )
 
     async def _committed_attributes(self, node: Node, st: os.stat_result | None) -> Attributes:
-        known = None if node.directory is None else self._tree.directories[node.directory].known
+        state = None if node.directory is None else self._tree.directories[node.directory]
+        known = None if state is None else state.known
         if st is None:
+            if state is not None and known is not None and self._clock() < state.known_until:
+                return known
             try:
                 st = await self._shared_stat(node)
             except OSError as error:
@@ -230,8 +239,8 @@ class Lookup:
                     raise
                 return known  # a dead tier must not close the way to what is pending below (G8)
         found = Attributes.of(st)
-        if node.directory is not None:
-            self._tree.directories[node.directory].known = found
+        if state is not None:
+            state.known, state.known_until = found, self._clock() + FRESH_SECONDS
         return found
 
     async def _shared_stat(self, node: Node) -> os.stat_result:

@@ -210,7 +210,8 @@ class DirectoryState:
         entries: the overlay of its names.
         changes: counts every change of `entries`; who awaited compares it.
         ctime_ns: when owner, mode, times or xattrs were changed here; commits in it do not count.
-        known: what the shared tier said of it last, for when that does not answer.
+        known: what the shared tier said of it last, for when that does not answer;
+        known_until: clock value until when it need not be asked again.
         changed_ns: mtime that the application's own changes gave it, 0 if none are pending.
         settled: clock value until when `changed_ns` is shown although nothing is pending.
         children: how many known directories have it as parent.
@@ -230,6 +231,7 @@ class DirectoryState:
     changed_ns: int = 0
     ctime_ns: int = 0
     known: Attributes | None = None
+    known_until: float = 0.0
     settled: float = 0.0
     children: int = 0
     pins: int = 0

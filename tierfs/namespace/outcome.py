@@ -42,6 +42,9 @@ class Outcomes:
         changes += self._settle_name(op.parent, op.name, op, left)
         if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
             changes += self._settle_name(op.parent2, op.name2, op, None)
+        for directory in (op.parent, op.parent2, op.object):
+            if directory is not None and (state := self._tree.directories.get(directory)):
+                state.known_until = 0.0
         changes += self._core.close_op(op)
         if obj is not None:
             self._chores.dispose_if_unused(obj)
