@@ -95,6 +95,59 @@ def small_files(directory: Path, count: int) -> float:
     return time.perf_counter() - started
 
 
+def look_at_all(directory: Path) -> float:
+    """stat(2) of every name in `directory`, one by one."""
+    names = os.listdir(os.fsencode(directory))
+    base = os.fsencode(directory)
+    started = time.perf_counter()
+    for name in names:
+        os.stat(base + b"/" + name)
+    return time.perf_counter() - started
+
+
+def command(*words: str | Path) -> float:
+    """A program from its start to its end, its output thrown away."""
+    started = time.perf_counter()
+    subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def write_and_read_back(source: Path, target: Path, names: list[str]) -> float:
+    """What makes a copy durable and nothing else: O_DIRECT writes, fsync, O_DIRECT reads."""
+    target.mkdir()
+    buffer = mmap.mmap(-1, _BLOCK)
+    started = time.perf_counter()
+    with memoryview(buffer) as view, ThreadPoolExecutor(1) as pool:
+        for name in names:
+            pool.submit(_copy_direct, source / name, target / name, view).result()
+    return time.perf_counter() - started
+
+
+def _copy_direct(source: Path, target: Path, view: memoryview) -> None:
+    flags = os.O_CREAT | os.O_RDWR | os.O_DIRECT
+    fd_in, fd = os.open(source, os.O_RDONLY), os.open(target, flags, 0o644)
+    try:
+        offset = 0
+        while count := os.preadv(fd_in, [view], offset):
+            os.pwrite(fd, view[:count], offset)
+            offset += count
+        os.fsync(fd)
+        for start in range(0, offset, _BLOCK):
+            os.preadv(fd, [view], start)
+    finally:
+        os.close(fd_in)
+        os.close(fd)
+
+
+def hash_twice(directory: Path, names: list[str]) -> float:
+    """SHA-256 over every shard, twice: what is sent and what is read back."""
+    started = time.perf_counter()
+    for name in names:
+        for _ in range(2):
+            _digest(directory / name)
+    return time.perf_counter() - started
+
+
 def read_all(directory: Path, names: list[str]) -> float:
     """Read every shard once, in pieces of 16 MiB into one buffer."""
     buffer = bytearray(_BLOCK)

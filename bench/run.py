@@ -2,7 +2,7 @@
 """Measure tierfs against native XFS and against cp + sha256sum + mv, in one run on one machine.
 
     bench/run.py [--shards N] [--size MIB] [--rounds N] [--modes passthrough daemon]
-                 [--images DIR] [--json FILE]
+                 [--parts saves ways reads small metadata fio] [--images DIR] [--json FILE]
 
 Both tiers are XFS file systems on loop devices. Every measurement alternates native and mount, and
 the best round of each counts: what disturbs a round only makes it slower. Needs root.
@@ -17,18 +17,26 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import measures
+from bench import fio, measures
 from tests.harness import LoopDevice, Node
 
 MIB = 1 << 20
 PASSTHROUGH = "passthrough"
 MODES = (PASSTHROUGH, "daemon")
 """Whether the kernel reads and writes open files itself, or the daemon does."""
+
+PARTS = ("saves", "ways", "reads", "small", "metadata", "fio")
+SMALL_FILES = 2000
+FIO_BYTES = 256 * MIB
+BELIEVED_SECONDS = 1.0
+"""After that the kernel asks again for every name and attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +79,76 @@ class Bench:
         self.node.close()
         self.reader.close()
 
-    def run(self) -> list[Row]:
-        """Every measurement, in an order that needs the least space."""
-        self._touch_memory()
-        saves, reads = self._saves(), self._reads()
-        self._clear()
-        return [*saves, *self._other_saves(), *reads, self._small()]
+    def run(self, parts: list[str]) -> Iterator[Row]:
+        """The measurements of `parts`, in an order that needs the least space."""
+        if {"saves", "ways", "reads"} & set(parts):
+            self._touch_memory()
+        if {"saves", "reads"} & set(parts):
+            yield from self._saves()
+        if "reads" in parts:
+            yield from self._reads()
+        if {"saves", "reads"} & set(parts):
+            self._clear()
+        if "ways" in parts:
+            yield from self._other_saves()
+        if {"small", "metadata"} & set(parts):
+            yield self._small()
+        if "metadata" in parts:
+            yield from self._metadata()
+        if "fio" in parts and fio.is_installed():
+            yield from self._fio()
 
     def _clear(self) -> None:
         measures.remove(self.native / "step")
         measures.remove(self.node.mount / f"step_{self.rounds - 1}")
         self.node.settle(timeout=600)
+
+    def _metadata(self) -> list[Row]:
+        """On the small files that are there from before, all of them committed."""
+        here, there = self.native / "small0", self.node.mount / "small0"
+        ways = {
+            "stat of each name": measures.look_at_all,
+            "ls -l": partial(measures.command, "ls", "-l"),
+            "find -type f": lambda directory: measures.command("find", directory, "-type", "f"),
+        }
+        rows = []
+        for what, way in ways.items():
+            native, mount = [], []
+            for _ in range(self.rounds):
+                time.sleep(BELIEVED_SECONDS)
+                native.append(way(here))
+                mount.append(way(there))
+            one, other = (SMALL_FILES / min(times) for times in (native, mount))
+            rows.append(
+                Row(f"{self.mode}: {what}", one, other, "names/s", one / other, "no target")
+            )
+        return rows
+
+    def _fio(self) -> list[Row]:
+        """Three places at once: the target is the local directory, the shared one stands beside."""
+        rows = []
+        places = (self.native, self.node.mount, self.shared)
+        for directory in places:
+            data = directory / "fio.data"
+            measures.write_buffered(data, FIO_BYTES, self.data)
+            if directory == self.node.mount:
+                self.node.settle(timeout=600)
+        for engine in fio.ENGINES:
+            for pattern in fio.PATTERNS:
+                local, mount, shared = (
+                    fio.rate(directory, pattern, engine, FIO_BYTES) for directory in places
+                )
+                self.node.settle(timeout=600)
+                rows.append(
+                    Row(
+                        f"{self.mode}: fio {engine}, {pattern.name}", local, mount, "MiB/s",
+                        local / mount, f"shared directory: {shared:.0f}",
+                    )
+                )  # fmt: skip
+        for directory in places[:2]:
+            (directory / "fio.data").unlink()
+        self.node.settle(timeout=600)
+        return rows
 
     def _other_saves(self) -> list[Row]:
         rows = []
@@ -141,7 +208,35 @@ class Bench:
         return [
             self._throughput("save burst", min(native), min(mount), "at most 1.05"),
             self._throughput("durable, against the script", min(script), min(durable), "below 1"),
+            self._durable(min(durable) - min(mount)),
+            self._two_shards(),
         ]
+
+    def _durable(self, seconds: float) -> Row:
+        """What comes after the burst, against the slower one of its two halves alone."""
+        step = self.native / "step"
+        alone = []
+        for _ in range(self.rounds):
+            alone.append(measures.write_and_read_back(step, self.script / "alone", self.names))
+            measures.remove(self.script / "alone")
+        hashing = min(measures.hash_twice(step, self.names) for _ in range(self.rounds))
+        slower = max(min(alone), hashing)
+        return self._throughput("durable, against its slower half", slower, seconds, "at most 1.15")
+
+    def _two_shards(self) -> Row:
+        """A save that is over in a moment: what open and close cost counts."""
+        names = self.names[:2]
+        native, mount = [], []
+        for _ in range(2 * self.rounds):
+            for directory, times in ((self.native, native), (self.node.mount, mount)):
+                os.sync()
+                times.append(measures.save_burst(directory / "two", names, self.size, 2, self.data))
+                measures.remove(directory / "two")
+            self.node.settle(timeout=600)
+        rates = (len(names) * self.size / MIB / min(times) for times in (native, mount))
+        ratio = min(mount) / min(native)
+        what = f"{self.mode}: save burst, two shards"
+        return Row(what, *rates, "MiB/s", ratio, "at most 1.05")
 
     def _reads(self) -> list[Row]:
         step = f"step_{self.rounds - 1}"
@@ -167,7 +262,7 @@ class Bench:
         ]
 
     def _small(self) -> Row:
-        count = 2000
+        count = SMALL_FILES
         native, mount = [], []
         for number in range(self.rounds):
             native.append(measures.small_files(self.native / f"small{number}", count))
@@ -184,15 +279,15 @@ class Bench:
         return Row(f"{self.mode}: {what}", *rates, "MiB/s", mount / native, target)
 
 
-def table(rows: list[Row]) -> str:
-    """The rows for people."""
-    lines = [f"{'':46}{'native':>10}{'tierfs':>10}        {'ratio':>7}  target of the ratio"]
-    lines += [
-        f"{row.what:46}{row.native:10.0f}{row.tierfs:10.0f} {row.unit:6} {row.ratio:7.2f}"
+HEAD = f"{'':50}{'native':>10}{'tierfs':>10}         {'ratio':>7}  target of the ratio"
+
+
+def line(row: Row) -> str:
+    """A row for people."""
+    return (
+        f"{row.what:50}{row.native:10.0f}{row.tierfs:10.0f} {row.unit:7} {row.ratio:7.2f}"
         f"  {row.target}"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    )
 
 
 def options() -> argparse.Namespace:
@@ -205,6 +300,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--writers", type=int, default=2, help="shards written at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--images", type=Path, help="where the images go (default: memory)")
     parser.add_argument("--json", type=Path, help="write the table as JSON too")
     return parser.parse_args()
@@ -213,21 +309,23 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Run everything on devices of our own and print the table."""
     chosen = options()
-    space = 4 * chosen.shards * chosen.size * MIB + 512 * MIB
+    space = 4 * chosen.shards * chosen.size * MIB + 1024 * MIB
     images = chosen.images or Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="tierfs-bench-", dir=images) as folder:
         root = Path(folder)
         with LoopDevice(root, "local", space) as local, LoopDevice(root, "shared", space) as shared:
-            rows = []
+            rows: list[Row] = []
+            print(HEAD)
             for mode in chosen.modes:
                 bench = Bench(chosen, local, shared, mode)
                 try:
-                    rows += bench.run()
+                    for row in bench.run(chosen.parts):
+                        rows.append(row)
+                        print(line(row), flush=True)
                 finally:
                     bench.close()
                 measures.remove(bench.shared)
                 measures.remove(bench.node.root)
-    print(table(rows))
     if chosen.json:
         facts = {"shards": chosen.shards, "size_mib": chosen.size, "kernel": os.uname().release}
         document = {**facts, "cpus": os.cpu_count(), "rows": [asdict(row) for row in rows]}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
@@ -23,6 +23,21 @@ from tierfs.model import CleanRecord, JournalSnapshot, ObjectId
 from tierfs.osio import OS
 
 T = TypeVar("T")
+
+
+class Answer(Generic[T]):
+    """What the journal's thread will answer."""
+
+    __slots__ = ("_answered", "_future")
+
+    def __init__(self, answered: trio.Event, future: Future[T]) -> None:
+        self._answered = answered
+        self._future = future
+
+    async def get(self) -> T:
+        """The answer; JournalError."""
+        await self._answered.wait()
+        return self._future.result()
 
 
 class Journal:
@@ -110,7 +125,11 @@ class Journal:
 
     async def clean_copy(self, inode: int) -> CleanRecord | None:
         """The local copy of the shared file `inode`, every earlier post applied."""
-        return await self._ask(lambda database: database.clean_copy(inode))
+        return await self.clean_copy_soon(inode).get()
+
+    def clean_copy_soon(self, inode: int) -> Answer[CleanRecord | None]:
+        """As `clean_copy`, to be waited for later."""
+        return self._ask_soon(lambda database: database.clean_copy(inode))
 
     async def clean_victims(self, limit: int) -> list[CleanRecord]:
         """Up to `limit` clean copies, least recently used first."""
@@ -175,6 +194,9 @@ class Journal:
         self._writer.close()
 
     async def _ask(self, function: Callable[[Database], T]) -> T:
+        return await self._ask_soon(function).get()
+
+    def _ask_soon(self, function: Callable[[Database], T]) -> Answer[T]:
         token = trio.lowlevel.current_trio_token()
         answered = trio.Event()
 
@@ -184,8 +206,7 @@ class Journal:
 
         future = self._writer.call(function)
         future.add_done_callback(wake)
-        await answered.wait()
-        return future.result()
+        return Answer(answered, future)
 
     def _open_numbers(self, key: str) -> Numbers:
         def reserve(limit: int) -> Future[None]:

@@ -14,7 +14,6 @@ from tierfs.journal import DropClean, DropObject, SaveClean
 from tierfs.model import CleanRecord, Signature
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import LocalObject
-from tierfs.osio import OS
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +90,8 @@ class Chores:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._jobs)
             nursery.start_soon(self._ticks)
-            nursery.start_soon(self._close)
+            nursery.start_soon(self._core.closing.run)
+            nursery.start_soon(self._core.closing_shared.run)
             nursery.start_soon(self._sweep_orphans)
 
     async def _jobs(self) -> None:
@@ -100,15 +100,6 @@ class Chores:
                 await job()
             except OSError as error:
                 log.warning("cleaning up: %s", error)
-
-    async def _close(self) -> None:
-        """Closes what is left behind, many at once: each close takes longer than its thread."""
-        core = self._core
-        while True:
-            await core.more_closing.wait()
-            core.more_closing = trio.Event()
-            fds, core.closing = core.closing, []
-            await core.local(_close_all, core.os, fds)
 
     async def _ticks(self) -> None:
         while True:
@@ -179,11 +170,3 @@ class Chores:
         for id_ in orphans:
             if id_ not in kept:
                 await core.local(core.store.remove, id_)
-
-
-def _close_all(os_: OS, fds: list[int]) -> None:
-    for fd in fds:
-        try:
-            os_.close("object.close", fd)
-        except OSError as error:
-            log.warning("closing a file of the local tier: %s", error)

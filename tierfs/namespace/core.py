@@ -40,6 +40,7 @@ from tierfs.model import (
     Phase,
     new_object_id,
 )
+from tierfs.namespace.closing import Closing
 from tierfs.namespace.direct import Direct, NoDirect
 from tierfs.namespace.memory import Memory
 from tierfs.namespace.nodes import Content, DirectoryState, Handle, LocalObject, Location, Node
@@ -100,7 +101,7 @@ class Core:
         memory: what the next worker of the mount has to know.
         scarce: the local tier is below its reserve.
         spare: objects that were held over an await and may be needed by nothing now.
-        closing: descriptors that nobody uses any more; `more_closing` is set when there are some.
+        closing, closing_shared: descriptors on the two tiers that nobody uses any more.
     """
 
     def __init__(
@@ -130,8 +131,8 @@ class Core:
         self.touched: set[ObjectId] = set()
         self.spare: list[LocalObject] = []
         self.doomed: dict[ObjectId, trio.Event] = {}
-        self.closing: list[int] = []
-        self.more_closing = trio.Event()
+        self.closing = Closing(os_, self.local)
+        self.closing_shared = Closing(os_, self.on_shared)
         self.direct: Direct = NoDirect("not set up")
         self.scarce = False
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
@@ -164,13 +165,13 @@ class Core:
             return await self.on_shared(call, handle.shared_fd)
         finally:
             handle.uses -= 1
-            await self.close_shared_file(handle)
+            self.close_shared_file(handle)
 
-    async def close_shared_file(self, handle: Handle) -> None:
+    def close_shared_file(self, handle: Handle) -> None:
         """Closes the shared file of a released handle, once nothing uses it any more."""
         if handle.closed and not handle.uses and handle.shared_fd >= 0:
             fd, handle.shared_fd = handle.shared_fd, -1
-            await self.on_shared(self.os.close, "release.close", fd)
+            self.closing_shared.add(fd)
 
     def place(self, directory: ObjectId) -> Place:
         """Where `directory` stands on the shared tier now, to be checked when it is opened."""
@@ -251,8 +252,7 @@ class Core:
         read_fd, write_fd = obj.fd, obj.write_fd
         obj.fd = obj.write_fd = -1
         if read_fd >= 0:
-            self.closing.append(read_fd)
-            self.more_closing.set()
+            self.closing.add(read_fd)
         if write_fd >= 0:  # a lease is refused as long as it is open
             await self.local(self.os.close, "object.close", write_fd)
 

@@ -247,7 +247,7 @@ class Files:
         handle.closed = True
         if handle.writable:
             core.writeback.pace.closed(handle.number)
-        await core.close_shared_file(handle)
+        core.close_shared_file(handle)
         async with node.lock:
             obj = handle.object
             node.handles.discard(handle)

@@ -6,7 +6,7 @@ import errno
 from typing import NoReturn
 
 from tierfs.journal import SaveOp
-from tierfs.model import Name, ObjectId, Op, OpKind, OpState, Phase, Signature
+from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, OpState, Phase, Signature
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.direct import Refusal
@@ -27,14 +27,19 @@ class Opening:
         if node.object is not None and node.object.content is Content.DATA:
             await self._data.attach(handle)
             return
+        inode = node.shared.inode if node.shared is not None else 0
+        copy = core.journal.clean_copy_soon(inode)  # while the shared file is opened
         fd, st = await self._lookup.open_committed(node)
         signature = Signature.of(st)
         handle.shared_fd = fd
+        clean = await copy.get()
         if node.backing:
             await self._join(handle, signature)
-        elif node.object is None and await self._use_clean_copy(handle, signature, st.st_nlink):
+        elif node.object is None and await self._use_clean_copy(
+            handle, signature, st.st_nlink, clean
+        ):
             handle.shared_fd = -1
-            await core.on_shared(core.os.close, "open.close", fd)
+            core.closing_shared.add(fd)
         handle.keep_cache = node.seen == signature
         node.seen = signature
 
@@ -45,16 +50,17 @@ class Opening:
         if held is None:
             return  # they have the shared file open, too: it is the same inode
         fd, handle.shared_fd = handle.shared_fd, -1
-        await core.on_shared(core.os.close, "open.close", fd)
+        core.closing_shared.add(fd)
         if held.origin != signature:
             self._set_aside(node)
         handle.object = held
         await self._data.acquire(held)
 
-    async def _use_clean_copy(self, handle: Handle, signature: Signature, links: int) -> bool:
+    async def _use_clean_copy(
+        self, handle: Handle, signature: Signature, links: int, clean: CleanRecord | None
+    ) -> bool:
         """Reads go to the local copy while it is of the same state as the shared file (G10)."""
         core, node = self._core, handle.node
-        clean = await core.journal.clean_copy(signature.inode)
         if clean is None or clean.signature != signature or node.object is not None:
             return False
         obj = core.tree.objects.get(clean.object)

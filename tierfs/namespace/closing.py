@@ -1,0 +1,46 @@
+"""Descriptors that nobody uses any more, closed behind, many at once.
+
+A close may have to free blocks, so it is made in a thread; nobody waits for one that only reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from tierfs.osio import OS
+
+log = logging.getLogger(__name__)
+
+
+class Closing:
+    """Of one tier; `run_in_thread` is that of its threads."""
+
+    def __init__(
+        self, os_: OS, run_in_thread: Callable[[Callable[[], None]], Awaitable[None]]
+    ) -> None:
+        self._os = os_
+        self._run_in_thread = run_in_thread
+        self._fds: list[int] = []
+        self._more = trio.Event()
+
+    def add(self, fd: int) -> None:
+        """`fd` is closed some moments later."""
+        self._fds.append(fd)
+        self._more.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            await self._run_in_thread(self._close)
+
+    def _close(self) -> None:
+        while self._fds:
+            try:
+                self._os.close("behind.close", self._fds.pop())
+            except OSError as error:
+                log.warning("closing a file that was only read: %s", error)
