@@ -24,6 +24,9 @@ from tierfs.osio import OS
 
 T = TypeVar("T")
 
+LATER_SECONDS = 0.02
+"""How long a post may be kept back to share a transaction with the next."""
+
 
 class Answer(Generic[T]):
     """What the journal's thread will answer."""
@@ -54,6 +57,7 @@ class Journal:
         self._writer = writer
         self._posted = 0
         self._gathered: list[Statement] | None = None
+        self._kept = trio.Event()
         self.before_post: Callable[[], None] | None = None
         self._numbers = self._open_numbers(schema.NUMBER_LIMIT)
         self._rows = self._open_numbers(schema.ROW_LIMIT)
@@ -87,26 +91,44 @@ class Journal:
         """The next row id: above all before it, also those before a crash."""
         return self._rows.take()
 
-    def post(self, *changes: Change) -> Ticket:
+    def post(self, *changes: Change, later: bool = False) -> Ticket:
         """Queue `changes`: they are applied all or none, after every earlier post.
 
-        Records are copied. A journal that failed tells so when the ticket is waited for.
+        Records are copied. A journal that failed tells so when the ticket is waited for. With
+        `later` nothing is written before the next post, a wait for the ticket, or `LATER_SECONDS`.
         """
         statements = [encode(change) for change in changes]
         if self._gathered is not None:
             self._gathered += statements
-            return Ticket(self._posted + 1, self._writer.written, self._writer.syncer)
+            return self._ticket(self._posted + 1)
+        return self._ticket(self._send(statements, later=later))
+
+    def _ticket(self, number: int) -> Ticket:
+        writer = self._writer
+        return Ticket(number, writer.written, writer.syncer, writer.hurry)
+
+    def _send(self, statements: list[Statement], *, later: bool) -> int:
         if self.before_post is not None:
             self.before_post()
         self._posted += 1
-        self._writer.post(self._posted, statements)
-        return Ticket(self._posted, self._writer.written, self._writer.syncer)
+        self._writer.post(self._posted, statements, later=later)
+        if later:
+            self._kept.set()
+        return self._posted
+
+    async def run(self) -> None:
+        """Writes what was posted for later, until cancelled."""
+        while True:
+            await self._kept.wait()
+            self._kept = trio.Event()
+            await trio.sleep(LATER_SECONDS)
+            self._writer.hurry()
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, *, later: bool = False) -> Iterator[None]:
         """What is posted inside is one post: all of it or nothing survives. For synchronous steps.
 
-        One that raises has posted what it had until then.
+        One that raises has posted what it had until then. `later` as of `post`.
         """
         assert self._gathered is None, "not nested"
         self._gathered = []
@@ -114,13 +136,11 @@ class Journal:
             yield
         finally:
             statements, self._gathered = self._gathered, None
-            if self.before_post is not None:
-                self.before_post()
-            self._posted += 1
-            self._writer.post(self._posted, statements)
+            self._send(statements, later=later)
 
     async def sync(self) -> None:
         """Return when every post so far survives a power cut; JournalError when it cannot."""
+        self._writer.hurry()
         await self._writer.syncer.wait(self._posted)
 
     async def clean_copy(self, inode: int) -> CleanRecord | None:

@@ -52,7 +52,9 @@ class Writer:
         self.written = Progress()
         self.failed: JournalError | None = None
         self._path = path
-        self._queue: queue.SimpleQueue[_Post | _Call | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[_Post | _Call] | None] = queue.SimpleQueue()
+        self._kept: list[_Post | _Call] = []
+        self._lock = threading.Lock()
         started: Future[Database] = Future()
         self._thread = threading.Thread(
             target=self._main, args=(open_database, started), name="journal", daemon=True
@@ -60,16 +62,28 @@ class Writer:
         self._thread.start()
         self.syncer = Syncer(self.written, started.result().wal.fsync, self.fail)
 
-    def post(self, number: int, statements: list[Statement]) -> None:
-        """Queue post `number`; numbers rise by one."""
+    def post(self, number: int, statements: list[Statement], *, later: bool = False) -> None:
+        """Queue post `number`; numbers rise by one. `later`: with the next one, or at `hurry`."""
         if self.failed is None:
-            self._queue.put(_Post(number, statements))
+            self._put(_Post(number, statements), later=later)
+
+    def hurry(self) -> None:
+        """What was to be written later is written now."""
+        self._put(None, later=False)
+
+    def _put(self, item: _Post | _Call | None, *, later: bool) -> None:
+        with self._lock:
+            if item is not None:
+                self._kept.append(item)
+            if self._kept and not later:
+                kept, self._kept = self._kept, []
+                self._queue.put(kept)
 
     def call(self, function: Callable[[Database], T], *, durable: bool = False) -> Future[T]:
         """Queue `function`; with `durable` its outcome comes after an fsync."""
         future: Future[T] = Future()
         if self.failed is None:
-            self._queue.put(_Call(function, durable, future))
+            self._put(_Call(function, durable, future), later=False)
         else:
             future.set_exception(self.failed)
         return future
@@ -85,13 +99,14 @@ class Writer:
 
     def close(self) -> None:
         """Finish what is queued, close the database, end both threads. Blocks."""
+        self.hurry()
         self._queue.put(None)
         self._thread.join()
         self.syncer.close()
         closed = self.fail(JournalError(f"journal {self._path} is closed"))
         with contextlib.suppress(queue.Empty):
             while True:
-                _refuse([self._queue.get_nowait()], closed)
+                _refuse(self._queue.get_nowait() or (), closed)
 
     def _main(self, open_database: Callable[[], Database], started: Future[Database]) -> None:
         try:
@@ -102,26 +117,33 @@ class Writer:
         started.set_result(database)
         closing = False
         while not closing:
-            batch = self._take(database)
-            closing = None in batch
+            batch, closing = self._take(database)
             if self.failed is None:
-                self._transact(database, [item for item in batch if item is not None])
+                self._transact(database, batch)
             else:
                 _refuse(batch, self.failed)
         with contextlib.suppress(sqlite3.Error, OSError):
             database.close()
 
-    def _take(self, database: Database) -> list[_Post | _Call | None]:
-        """Wait for something to do, then take all there is, up to a limit and to the end mark."""
-        batch: list[_Post | _Call | None] = []
+    def _take(self, database: Database) -> tuple[list[_Post | _Call], bool]:
+        """Wait for something to do, then take all there is, up to a limit and to the end mark.
+
+        Returns it, and whether that mark was met.
+        """
+        batch: list[_Post | _Call] = []
         idle_seconds = _IDLE_SECONDS if self._may_tidy(database) else None
         with contextlib.suppress(queue.Empty):
-            batch.append(self._queue.get(timeout=idle_seconds))
-            while batch[-1] is not None and len(batch) < _ITEMS_PER_TRANSACTION:
-                batch.append(self._queue.get_nowait())
+            items = self._queue.get(timeout=idle_seconds)
+            while items is not None:
+                batch += items
+                if len(batch) >= _ITEMS_PER_TRANSACTION:
+                    break
+                items = self._queue.get_nowait()
+            else:
+                return batch, True
         if not batch:
             self._checkpoint(database)
-        return batch
+        return batch, False
 
     def _may_tidy(self, database: Database) -> bool:
         return self.failed is None and database.wal.is_worthwhile()
@@ -166,7 +188,7 @@ def _execute(database: Database, batch: list[_Post | _Call]) -> list[tuple[Futur
     return answers
 
 
-def _refuse(batch: Iterable[_Post | _Call | None], error: JournalError) -> None:
+def _refuse(batch: Iterable[_Post | _Call], error: JournalError) -> None:
     for item in batch:
         if isinstance(item, _Call) and not item.future.done():
             item.future.set_exception(error)

@@ -90,6 +90,7 @@ class Chores:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._jobs)
             nursery.start_soon(self._ticks)
+            nursery.start_soon(self._core.journal.run)
             nursery.start_soon(self._core.closing.run)
             nursery.start_soon(self._core.closing_shared.run)
             nursery.start_soon(self._sweep_orphans)

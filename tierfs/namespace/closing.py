@@ -15,6 +15,9 @@ from tierfs.osio import OS
 log = logging.getLogger(__name__)
 
 
+GATHER_SECONDS = 0.02
+
+
 class Closing:
     """Of one tier; `run_in_thread` is that of its threads."""
 
@@ -36,6 +39,7 @@ class Closing:
         while True:
             await self._more.wait()
             self._more = trio.Event()
+            await trio.sleep(GATHER_SECONDS)
             await self._run_in_thread(self._close)
 
     def _close(self) -> None:

@@ -286,12 +286,13 @@ class Core:
         return True
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self, *, later: bool = False) -> Iterator[None]:
         """All that is posted inside, and that the present request is carried out, survives or not.
 
-        For the one synchronous step in which a call that changes names does it.
+        For the one synchronous step in which a call that changes names does it. `later`: what
+        must be written follows (`Journal.post`).
         """
-        with self.journal.together():
+        with self.journal.together(later=later):
             yield
             if (request := current()) is not None:
                 self.journal.post(SaveRequest(request.unique))

@@ -141,7 +141,7 @@ class Files:
             await core.dispose(obj)
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         shared_inode = entry.shared_inode if entry is not None else None
-        with core.step():
+        with core.step(later=True):
             op, _ = core.issue(
                 OpKind.PUT, obj, state, name, state=OpState.OPEN,
                 base_inode=shared_inode, overwrites=False,
@@ -348,7 +348,7 @@ class Files:
         if op.state is OpState.CLOSED:
             op.state = OpState.PENDING
             core.backlog.update(op)
-            core.journal.post(SaveOp(op))
+            core.journal.post(SaveOp(op), later=True)
             core.writeback.submit(op)
             self._drop_superseded(obj, op)
 
