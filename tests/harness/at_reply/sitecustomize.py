@@ -47,10 +47,12 @@ def die_or_note(self: Memory, request: bytes) -> None:
     note_init(self, request)
 
 
-def die_or_post(self: Writer, number: int, statements: list[Statement]) -> None:
+def die_or_post(
+    self: Writer, number: int, statements: list[Statement], *, later: bool = False
+) -> None:
     if current() is not None:
         die_if("post")
-    post(self, number, statements)
+    post(self, number, statements, later=later)
 
 
 Writer.post = die_or_post  # type: ignore[method-assign]
