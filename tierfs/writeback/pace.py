@@ -22,7 +22,7 @@ WRITER_SECONDS = 1.0
 HOLD_SECONDS = 2.0
 """From the beginning of a burst on nothing is begun for so long,"""
 
-TRICKLE_SECONDS = 10.0
+TRICKLE_SECONDS = 60.0
 """and until then one thing at a time."""
 
 
