@@ -16,7 +16,7 @@ from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item, fields_of
 from tierfs.order.lookups import Lookups
 from tierfs.order.ready import Ready, Work, work_of
-from tierfs.order.rules import Rules
+from tierfs.order.rules import Rules, Unsealed
 from tierfs.order.settings import OrderSettings
 
 _EXCLUDED = frozenset({OpKind.SEAL, OpKind.TRASH, OpKind.RMDIR})
@@ -166,27 +166,32 @@ class Backlog(Lookups):
         """End the time holds of what is pending now below `directory` (None: everywhere)."""
         self._recheck.update(dict.fromkeys(self._holds.release(directory)))
 
-    def group_unsealed(self, directory: ObjectId, name: Name) -> None:
+    def group_unsealed(self, directory: ObjectId, name: Name, since: int = 0) -> None:
         """The checkpoint `directory`, called `name`, is not sealed: pointers to it are held.
 
         They are in the order again behind a SEAL of it that is pending, and after
-        :meth:`group_sealed`. `name` is for messages.
+        :meth:`group_sealed`. `name` is for messages. `since` is the number of its REOPEN:
+        pointers issued before mean the generation before, and go on; kept when it is unsealed
+        already.
         """
-        self._rules.unsealed[directory] = name
-        self._reindex([*self._indexes.pointers.items(directory)])
+        known = self._rules.unsealed.get(directory)
+        self._rules.unsealed[directory] = Unsealed(name, since if known is None else known.since)
+        self._reindex([*self._indexes.seals.items((directory, b""))])
+        self._reindex(self._pointers_about(directory))
 
     def group_sealed(self, directory: ObjectId) -> None:
         """The checkpoint `directory` is sealed, or no checkpoint any more; unknown: no change."""
         if self._rules.unsealed.pop(directory, None) is not None:
-            self._reindex([*self._indexes.pointers.items(directory)])
+            self._reindex([*self._indexes.seals.items((directory, b""))])
+            self._reindex(self._pointers_about(directory))
 
     def hold_removal(self, op: Op, reason: str) -> bool:
         """Hold the TRASH `op`, the removals inside what it takes away, and its RMDIR.
 
         They are out of the order: not taken, and nobody waits for them. Ends by
         :meth:`release_removal`, when `op` is dropped, and when an op is issued that needs the name
-        `op` takes away or removes a directory above it. False, and not held, when such a
-        directory's RMDIR is pending already. ValueError for other kinds.
+        `op` takes away or removes a directory above it. False, and not held, when such an op is
+        pending already. ValueError for other kinds.
         """
         if op.kind is not OpKind.TRASH:
             raise ValueError(f"{op.kind} of {show(op)} is no removal of a checkpoint")
@@ -232,8 +237,9 @@ class Backlog(Lookups):
         gate = self._gate(item, now)
         if gate is not None:
             return gate
-        if item.facts.aside:
-            return self._aside(item)
+        aside = self._aside(item)
+        if aside is not None:
+            return aside
         wait = self._rules.wait(item, latest=False)
         return None if wait is None else Blocked(wait.reason, by=wait.item.op)
 
@@ -353,6 +359,12 @@ class Backlog(Lookups):
         # From the last on, so that no two of a key ever change places.
         self._reindex(moved)
 
+    def _pointers_about(self, directory: ObjectId) -> list[Item]:
+        """The pointers to `directory`, and those in it."""
+        inside = self._indexes.everything.items(directory)
+        found = [*self._indexes.pointers.items(directory), *(i for i in inside if i.facts.targets)]
+        return [*dict.fromkeys(found)]
+
     def _let_go(self, parts: list[Item]) -> None:
         """`parts` of a removal are not held any more."""
         for item in parts:
@@ -400,10 +412,12 @@ class Backlog(Lookups):
             return Blocked(Reason.OPEN)
         return self._holds.until(item, now)
 
-    def _aside(self, item: Item) -> Blocked:
-        """Why `item` is out of the order, with nothing in it that could bring it back."""
+    def _aside(self, item: Item) -> Blocked | None:
+        """What holds `item` out of the order, if that is no other op."""
         if item.held is not None:
             return Blocked(Reason.REMOVAL, detail=item.held)
         target = self._rules.unsealed_target(item.facts)
-        name = self._rules.unsealed[target] if target is not None else b""
+        if target is None or not item.facts.aside:
+            return None
+        name = self._rules.unsealed[target].name
         return Blocked(Reason.UNSEALED, detail=repr(name.decode(errors="backslashreplace")))

@@ -23,9 +23,8 @@ class HeldRemovals:
         return iter(self._parts)
 
     def hold(self, trash: Item, reason: str) -> list[Item]:
-        """All parts of the removal, now held; none when a directory above it goes too."""
-        above = (self._in.removers.first(directory) for directory in trash.facts.directories)
-        if any(above):
+        """All parts of the removal, now held; none when something issued since needs it done."""
+        if any(self._needing(trash)):
             return []
         parts = removal_of(self._in, trash)
         for item in parts:
@@ -38,13 +37,30 @@ class HeldRemovals:
         return [item for item in self._parts.pop(trash, []) if item.held is not None]
 
     def ended_by(self, op: Op) -> list[Item]:
-        """The same of all removals that `op`, which is being issued, needs done.
-
-        It needs the name, or takes away a directory above it. A SEAL does not, and an unsealed
-        checkpoint has another name.
-        """
-        staged = STAGED in op.fields and op.kind in (OpKind.MKDIR, OpKind.RMDIR)
-        if staged or op.kind in _NEED_NO_NAME:
+        """The same of all removals that `op`, which is being issued, needs done."""
+        if not _needs_name(op):
             return []
         found = [*self._in.held.items((op.parent, op.name))]
-        return [item for trash in found for item in self.ended(trash)]
+        if op.kind is OpKind.RMDIR:
+            found += self._in.held.items((op.object, b""))
+        return [item for trash in dict.fromkeys(found) for item in self.ended(trash)]
+
+    def _needing(self, trash: Item) -> Iterator[Item]:
+        """What was issued after `trash` and needs its name, or takes a directory above it."""
+        op = trash.op
+        for directory in op.scope:
+            yield from self._in.removers.after(directory, trash.facts.position)
+        for key in zip(op.scope, op.path, strict=True):
+            for later in self._in.same.after(key, trash.facts.position):
+                here = (later.op.parent, later.op.name) == key
+                if here and later.op.object != op.object and _needs_name(later.op):
+                    yield later
+
+
+def _needs_name(op: Op) -> bool:
+    """Whether nothing else may stand where `op` makes or takes a name.
+
+    A SEAL exchanges the two, and an unsealed checkpoint has another name on the shared tier.
+    """
+    staged = STAGED in op.fields and op.kind in (OpKind.MKDIR, OpKind.RMDIR)
+    return not staged and op.kind not in _NEED_NO_NAME

@@ -33,8 +33,8 @@ class Indexes:
         commit_unlinks, stuck_unlinks: per directory, the UNLINKs of its commit names.
         rebuilders: per directory, the REOPEN or TRASH of itself.
         seals: per key, the SEALs that concern it; the object of their directory counts as one.
-        trashes: per directory, the TRASHes of what it holds; `held`: per name that leads to them,
-            those that are held.
+        trashes: per directory, the TRASHes of what it holds; `held`: per name and object that leads
+            to them, those that are held.
         pointers: per directory, the pointers that lead to it; `held_pointers`: per directory, the
             held ones in its subtree.
         negatives: per (directory, sibling or b""), the negative files to come before it.
@@ -152,7 +152,8 @@ class Indexes:
                 yield self.seals, key
         elif op.kind is OpKind.TRASH:
             yield self.trashes, facts.parent
-            for key in zip(op.scope, op.path, strict=True) if facts.aside else ():
+            above = ((directory, b"") for directory in op.scope)
+            for key in (*zip(op.scope, op.path, strict=True), *above) if facts.aside else ():
                 yield self.held, key
         elif facts.aside and not item.is_removal:
             for directory in facts.directories:

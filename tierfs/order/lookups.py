@@ -9,6 +9,8 @@ from tierfs.order.classify import Placement
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item
 
+_TAKES_OVER = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME, OpKind.UNLINK})
+
 
 class Lookups:
     """The part of the backlog that says which ops are pending at a name, object or directory."""
@@ -71,6 +73,27 @@ class Lookups:
     def removals_in(self, parent: ObjectId) -> frozenset[Name]:
         """The names in `parent` of the checkpoints whose removal is pending, held or not."""
         return frozenset(item.op.name for item in self._indexes.trashes.items(parent))
+
+    def obsolete_pointers(self) -> list[Op]:
+        """The held pointers whose name something issued later takes or replaces.
+
+        What comes later waits for them, and they for a seal: they must be dropped, which is an
+        older state skipped. Pointers come to be held by :meth:`group_unsealed`, when a SEAL is
+        dropped and when a mark in what they lead to is gone: ask after these, and now and then.
+        """
+        held = self._indexes.held_pointers.items(ROOT)
+        return [i.op for i in held if i.facts.targets and self._is_obsolete(i)]
+
+    def held_pointers(self) -> list[Op]:
+        """The pointers that are held because what they lead to is not sealed, oldest first."""
+        return [i.op for i in self._indexes.held_pointers.items(ROOT) if i.facts.targets]
+
+    def _is_obsolete(self, pointer: Item) -> bool:
+        facts, name = pointer.facts, (pointer.op.parent, pointer.op.name)
+        later = [self._indexes.same.next_after(key, facts.position) for key in facts.keys]
+        bound = [item.op for item in later if item is not None]
+        over = all(op.kind in _TAKES_OVER and (op.parent, op.name) == name for op in bound)
+        return bool(bound) and over
 
     def held_pointer_before(self, op: Op) -> Op | None:
         """A held pointer issued before `op` in its cover: what it replaces may still be needed."""

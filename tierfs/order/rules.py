@@ -25,7 +25,8 @@ Checkpoints add three kinds of op and one kind of op that goes nowhere:
   or parent stands before that pointer too. Else it keeps its number, and the pointers before it are
   held as if there were no SEAL; both are looked at again when what is in the way is gone.
 * A pointer to an unsealed checkpoint with no SEAL before it is held: it waits for nobody in the
-  order, and only what shares its name or object waits for it. That, and the pointer, is reported as
+  order, and only what shares its name or object waits for it. So is a change of such a pointer
+  by an op of its own (its rename). That, and the pointer, is reported as
   blocked. A held removal is waited for by nobody at all.
 * A SEAL passes the removal of what it replaces (passing.py); that only takes waits away.
 
@@ -41,6 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tierfs.model import Mark, Name, ObjectId, Op, OpKind, Phase
 from tierfs.order.blocked import Reason
@@ -70,17 +72,27 @@ class Wait:
     item: Item
 
 
+_OF_OBJECT = frozenset({OpKind.RENAME, OpKind.LINK, OpKind.SETATTR})
+
+
+class Unsealed(NamedTuple):
+    """A checkpoint that is not sealed: its name, and the number of the op that began it."""
+
+    name: Name
+    since: int
+
+
 class Rules:
     """The rules over the indexes. Changes nothing but `Item.lifted`.
 
     Attributes:
-        unsealed: the checkpoints known to be unsealed, and their names.
+        unsealed: the checkpoints known to be unsealed.
     """
 
     def __init__(self, indexes: Indexes, small_bytes: int) -> None:
         self._in = indexes
         self._small_bytes = small_bytes
-        self.unsealed: dict[ObjectId, Name] = {}
+        self.unsealed: dict[ObjectId, Unsealed] = {}
 
     # What an item is
 
@@ -108,18 +120,32 @@ class Rules:
             return replace(facts, out=True, aside=True)
         if self._is_out(item, facts):
             return replace(facts, out=True)
-        aside = self.unsealed_target(facts) is not None
+        aside = self.unsealed_target(facts) is not None or self._follows_held(item, op, position)
         return replace(facts, out=True, aside=True) if aside else facts
 
     def unsealed_target(self, facts: Facts) -> ObjectId | None:
-        """An unsealed checkpoint that a pointer leads to, and that no SEAL before it publishes."""
+        """An unsealed checkpoint that a pointer leads to, and that no SEAL before it publishes.
+
+        None if it lies in an unsealed one itself: that is not sealed before everything in it is
+        committed.
+        """
+        if facts.targets and any(d in self.unsealed for d in facts.directories):
+            return None
         for target in facts.targets:
-            if target not in self.unsealed:
+            unsealed = self.unsealed.get(target)
+            if unsealed is None or facts.position[0] < unsealed.since:
                 continue
             seals = self._in.seals.items((target, b""))
             if not any(s.facts.object == target and s.facts.rank < facts.rank for s in seals):
                 return target
         return None
+
+    def _follows_held(self, item: Item, op: Op, position: Position) -> bool:
+        """Whether it gives a held pointer another name or other attributes."""
+        if op.kind not in _OF_OBJECT:
+            return False
+        found = self._in.same.before((op.object, b""), position, but=item)
+        return found is not None and found.facts.aside and not found.is_removal
 
     def _position(
         self, item: Item, op: Op, placement: Placement, keys: tuple[Key, ...]
@@ -140,6 +166,9 @@ class Rules:
         bound = (*(self._same_before(item, key, position) for key in keys),
                  self._in.makers.first(op.parent))  # fmt: skip
         above = max((found.facts.position for found in bound if found), default=(0, 0, 0))
+        unsealed = self.unsealed.get(op.object)
+        if unsealed is not None:
+            above = max(above, (unsealed.since, 0, 0))
         pointer = self._in.pointers.next_after(op.object, above)
         if pointer is None or pointer.facts.position > position:
             return position
@@ -206,6 +235,9 @@ class Rules:
         facts = item.facts
         if item.op.kind is OpKind.SEAL:
             yield from self._in.pointers.items(facts.object)
+        if facts.aside and not item.is_removal:
+            later = self._in.same.next_after((facts.object, b""), facts.position)
+            yield from (later,) if later is not None else ()
         for key in (*facts.keys, *((target, b"") for target in facts.targets)):
             yield from (seal for seal in self._in.seals.items(key) if seal is not item)
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tierfs.model import REMOVALS, Mark, Op, OpKind, OpState
+from tierfs.model import STAGED, Mark, Op, OpKind, OpState, staging_name
 from tierfs.order import Klass, classify, names
+from tierfs.order.classify import TAKING
 
 if TYPE_CHECKING:
     from tests.unit.order.world import World
@@ -47,10 +48,12 @@ class Promises:
         """Publishing `op` now breaks no promise."""
         others = self._others(op)
         for other in others:
-            shared = keys(other) & keys(op) and other.number < op.number
+            passed = self._world.backlog.is_held(other) or is_replaced(other, op)
+            shared = keys(other) & keys(op) and other.number < op.number and not passed
             assert not shared, f"{op} before {other}: same name or object"
             assert not self._is_negative_for(other, op), f"{op} before {other}"
         placement = classify(op)
+        self._check_rebuilt(op, others)
         if placement.klass is not Klass.ORDERED:
             return
         for other in others:
@@ -58,18 +61,21 @@ class Promises:
                 self._check_cover(op, other)
         if op.kind is OpKind.UNLINK and not placement.is_commit_name:
             self._check_commit_name_first(op, others)
-        if op.kind not in REMOVALS:
+        if op.kind not in TAKING:
             self._check_marker(op, others)
+        self._check_groups(op, others, placement.is_pointer)
 
     def _others(self, op: Op) -> list[Op]:
         return [other for other in self._world.pending.values() if other is not op]
 
     def _check_cover(self, op: Op, other: Op) -> None:
-        if op.kind in REMOVALS:
-            missed = other.kind not in REMOVALS and other.mark is not Mark.TORN
+        if self._leads_to_unsealed(other):
+            return
+        if op.kind in TAKING:
+            missed = other.kind not in TAKING and other.mark is not Mark.TORN
             is_log = other.mark is not None and classify(other).is_log
             assert not missed or is_log, f"removal {op} before the save {other}"
-        elif other.kind not in REMOVALS:
+        elif other.kind not in TAKING:
             excused = other.mark is not None or self._is_withdrawn(other)
             assert excused, f"{op} before {other} in its cover"
 
@@ -94,6 +100,32 @@ class Promises:
             plain = placement.klass is not Klass.ORDERED
             was_open = other.row in self._open_at.get(op.row, set())
             assert not (was_open and in_place and plain), f"{op} before {other}, open at its issue"
+
+    def _leads_to_unsealed(self, op: Op) -> bool:
+        if op.kind is OpKind.RENAME and self._world.backlog._items[op.row].facts.aside:
+            return True  # of such a pointer
+        unsealed = self._world.unsealed
+        if unsealed & inside(op) or not classify(op).is_pointer:
+            return False
+        since = self._world.since
+        return any(op.number >= since.get(d, 0) for d in unsealed.intersection(op.targets))
+
+    def _check_groups(self, op: Op, others: list[Op], is_pointer: bool) -> None:
+        assert not self._world.backlog.is_held(op), f"{op} is held"
+        if is_pointer:
+            assert not self._leads_to_unsealed(op), f"{op}: its checkpoint is not sealed"
+        if op.kind is OpKind.SEAL:
+            late = [o for o in others if op.object in (*o.scope, *o.scope2)]
+            assert not late, f"{op} before {late} in it"
+
+    def _check_rebuilt(self, op: Op, others: list[Op]) -> None:
+        items = self._world.backlog._items
+        position = items[op.row].facts.position
+        for other in others:
+            rebuilds = other.kind in (OpKind.REOPEN, OpKind.TRASH)
+            inside = other.object in (*op.scope, *op.scope2)
+            if rebuilds and inside and not self._world.backlog.is_held(other):
+                assert items[other.row].facts.position > position, f"{op} before {other}"
 
     def _is_movable(self, unlink: Op) -> bool:
         """Whether nothing issued between needs `unlink` where it is."""
@@ -148,9 +180,24 @@ class Promises:
 
 def keys(op: Op) -> set[tuple[int, bytes | None]]:
     """What must be applied in number order."""
-    return {(op.object, b""), (op.parent, op.name), (op.parent2 or 0, op.name2)} - {(0, None)}
+    name, source = (op.parent, op.name), (op.parent2 or 0, op.name2)
+    found = {(op.object, b""), name, source} - {(0, None)}
+    directory, checkpoint = source if op.kind is OpKind.RENAME else name
+    if op.kind in (OpKind.SEAL, OpKind.REOPEN) or STAGED in op.fields:
+        found.add((directory, staging_name(checkpoint)))
+    if op.kind is OpKind.MKDIR and STAGED in op.fields:
+        found.remove(name)
+    return found
+
+
+def is_replaced(other: Op, seal: Op) -> bool:
+    """Whether `other` is the removal of the checkpoint that `seal` replaces."""
+    if seal.kind is not OpKind.SEAL or other.kind not in (OpKind.TRASH, OpKind.RMDIR):
+        return False
+    return other.object != seal.object and STAGED not in other.fields
 
 
 def inside(op: Op) -> set[int]:
     """The directories in whose subtrees `op` lies."""
-    return {*op.scope, *op.scope2, *((op.object,) if op.kind is OpKind.MKDIR else ())}
+    made = (OpKind.MKDIR, OpKind.SEAL, OpKind.REOPEN)
+    return {*op.scope, *op.scope2, *((op.object,) if op.kind in made else ())}

@@ -244,7 +244,62 @@ def test_a_pointer_with_a_seal_can_be_staged_before_and_after(tree: Tree) -> Non
     assert sent(tree) == [pointer]
 
 
+def test_a_held_pointer_that_is_replaced_is_to_be_dropped(tree: Tree) -> None:
+    """Its seal was there when it was replaced, so that it could not be dropped then."""
+    group = tree.group("run/checkpoint-4")
+    commit(tree, group)
+    pointer, other = (
+        tree.symlink("run/newest", "run/checkpoint-4"),
+        tree.symlink("run/other", "run/checkpoint-4"),
+    )
+    seal = tree.seal("run/checkpoint-4")
+    gone = tree.unlink("run/newest")
+    assert tree.backlog.obsolete_pointers() == []
+    tree.backlog.remove(seal)
+    assert tree.backlog.held_pointers() == [pointer, other]
+    assert tree.backlog.obsolete_pointers() == [pointer]
+    tree.backlog.remove(pointer)
+    assert sent(tree) == [gone]
+
+
+def test_a_rename_of_a_held_pointer_is_held_with_it(tree: Tree) -> None:
+    group = tree.group("run/checkpoint-4")
+    commit(tree, group)
+    pointer = tree.symlink("run/newest", "run/checkpoint-4")
+    rename = tree.rename("run/newest", "run/last", object=pointer.object)
+    later = tree.unlink("run/old.bin")
+    assert why(tree, rename) == (Reason.SAME_NAME, pointer)
+    assert sent(tree) == [later]
+    assert tree.backlog.obsolete_pointers() == []
+    seal = tree.seal("run/checkpoint-4")
+    assert sent(tree) == [seal]
+    tree.backlog.group_sealed(group.object)
+    assert sent(tree) == [pointer, rename]
+
+
+def test_a_pointer_in_an_unsealed_checkpoint_is_as_plain_as_the_rest(tree: Tree) -> None:
+    """Issued while that was sealed: it must be committed before it is sealed again."""
+    inside = tree.symlink("run/checkpoint-4/self", "run/checkpoint-4")
+    tree.backlog.group_unsealed(tree.directory("run/checkpoint-4"), b"checkpoint-4")
+    assert why(tree, inside) is None
+    tree.backlog.group_sealed(tree.directory("run/checkpoint-4"))
+    assert sent(tree) == [inside]
+
+
 # New generations
+
+
+def test_a_pointer_from_before_the_new_generation_means_the_one_before(tree: Tree) -> None:
+    group = tree.directory("run/checkpoint-4")
+    before = tree.symlink("run/newest", "run/checkpoint-4")
+    reopen = tree.reopen("run/checkpoint-4")
+    tree.backlog.group_unsealed(group, b"checkpoint-4", reopen.number)
+    after = tree.symlink("run/again", "run/checkpoint-4")
+    tree.backlog.group_unsealed(group, b"checkpoint-4")
+    assert why(tree, after) == (Reason.UNSEALED, None)
+    assert sent(tree) == [before, reopen]
+    seal = tree.seal("run/checkpoint-4")
+    assert why(tree, after) == (Reason.EARLIER, seal)
 
 
 @pytest.mark.parametrize("how", list(Reopen))
@@ -437,6 +492,22 @@ def test_the_removal_of_a_directory_above_ends_the_hold(tree: Tree, directory: s
     assert tree.backlog.held() == []
     assert not tree.backlog.hold_removal(trash, "why")
     assert sent(tree) == [trash, unlink, rmdir, elsewhere, above]
+
+
+def test_no_hold_begins_when_something_needs_the_name_already(tree: Tree) -> None:
+    unlink, trash, rmdir = removed(tree, "run/checkpoint-2", "x.bin")
+    rename = tree.rename("run/x.orbax-checkpoint-tmp", "run/checkpoint-2")
+    assert not tree.backlog.hold_removal(trash, "why")
+    assert sent(tree) == [trash, unlink, rmdir, rename]
+
+
+def test_a_directory_above_is_known_whatever_it_is_called_now(tree: Tree) -> None:
+    _, trash, _ = removed(tree, "run/checkpoint-2", "x.bin")
+    tree.backlog.hold_removal(trash, "why")
+    tree.rename("run", "old", object=tree.directory("run"))
+    assert tree.backlog.held()
+    tree.rmdir("old", object=tree.directory("run"))
+    assert tree.backlog.held() == []
 
 
 def test_what_needs_the_name_ends_the_hold(tree: Tree) -> None:

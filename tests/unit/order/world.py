@@ -41,6 +41,8 @@ class World:
         self.pending: dict[int, Op] = {}
         self.taken: list[Op] = []
         self.published = 0
+        self.unsealed: set[ObjectId] = set()
+        self.since: dict[ObjectId, int] = {}
         self.promises = Promises(self)
         self._ids = itertools.count(100)
         self._numbers = itertools.count(1)
@@ -57,6 +59,9 @@ class World:
         parent, name = self.up[directory]
         scope, path = self.where(parent)
         return (*scope, directory), (*path, name)
+
+    def new_object(self) -> ObjectId:
+        return ObjectId(next(self._ids))
 
     def free_spot(self, choices: list[str]) -> Spot | None:
         spot = (self.random.choice(self.directories()), self.random.choice(choices).encode())
@@ -87,10 +92,14 @@ class World:
             op.path2 = (*path2, source[1])
         for name, value in fields.items():
             setattr(op, name, value)
+        self.place_in_group(op)
         self.pending[op.row] = op
         self.backlog.add(op)
         self.promises.issued(op)
         return op
+
+    def place_in_group(self, op: Op) -> None:
+        """Say of `op` in which checkpoint it lies, when it gets its place."""
 
     def drop(self, op: Op) -> None:
         self.backlog.remove(op)
@@ -122,7 +131,8 @@ class World:
         op = node.put
         if op is not None and op.state in (OpState.OPEN, OpState.CLOSED):
             return
-        if op is not None and self.droppable(op) and self.random.random() < 0.5:
+        begun = op is not None and (op.phase is not Phase.QUEUED or op in self.taken)
+        if op is not None and not begun and self.droppable(op) and self.random.random() < 0.5:
             op.state, op.first, op.mark = OpState.OPEN, 0, None
             self.backlog.update(op)
             return
@@ -199,8 +209,12 @@ class World:
     def rmtree(self) -> None:
         """As shutil does: depth first, in no order."""
         found = self.some(OpKind.MKDIR)
-        if found is not None and found[0][0] != ROOT:
+        if found is not None and found[0][0] != ROOT and self.is_free(found[1].object):
             self._rmtree(*found)
+
+    def is_free(self, directory: ObjectId) -> bool:
+        """Whether `directory` may be moved and removed."""
+        return True
 
     def _rmtree(self, spot: Spot, node: Node) -> None:
         inside = [(s, n) for s, n in self.logical.items() if s[0] == node.object]
@@ -215,7 +229,13 @@ class World:
         if op is not None and op.kind is OpKind.MKDIR and self.droppable(op):
             self.drop(op)
         else:
-            self.issue(OpKind.RMDIR, spot, node.object)
+            self.rmdir(spot, node.object)
+
+    def may_move(self, node: Node, new: Spot) -> bool:
+        return self.is_free(node.object)
+
+    def rmdir(self, spot: Spot, directory: ObjectId) -> None:
+        self.issue(OpKind.RMDIR, spot, directory)
 
     def rename(self) -> None:
         found = self.some(OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK)
@@ -224,16 +244,18 @@ class World:
         old, node = found
         if node.kind is OpKind.MKDIR:
             new = self.free_spot(DIRECTORY_NAMES)
-            if new is None or node.object in self.where(new[0])[0]:
+            inside = new is not None and node.object in self.where(new[0])[0]
+            if new is None or inside:
                 return
         else:
             new = (self.random.choice(self.directories()), self.random.choice(FILE_NAMES).encode())
             there = self.logical.get(new)
             if new == old or (there is not None and there.kind is OpKind.MKDIR):
                 return
-            if there is not None:
+            if there is not None and self.may_move(node, new):
                 self._detach(new, there)
-        self._move(old, new, node)
+        if self.may_move(node, new):
+            self._move(old, new, node)
 
     def _move(self, old: Spot, new: Spot, node: Node) -> None:
         overwrites = self.concerns(new)
@@ -241,6 +263,8 @@ class World:
         here = op is not None and op.row in self.pending and (op.parent, op.name) == old
         if here and op.object == node.object and self.droppable(op):
             scope, path = self.where(new[0])
+            op.scope, op.path = scope, (*path, new[1])
+            self.place_in_group(op)
             number = next(self._numbers)
             self.backlog.retarget(
                 op, new[0], new[1], scope, (*path, new[1]), number, overwrites=overwrites
@@ -249,7 +273,7 @@ class World:
             if self.concerns(old):
                 self.issue(OpKind.UNLINK, old, ObjectId(next(self._ids)))
         else:
-            self.issue(OpKind.RENAME, new, node.object, source=old, overwrites=overwrites)
+            self.moved(new, old, node, overwrites)
             if op is not None and op.state in (OpState.OPEN, OpState.CLOSED):
                 self._close(op)
         if node.kind is OpKind.MKDIR:
@@ -257,12 +281,15 @@ class World:
         del self.logical[old]
         self.logical[new] = node
 
+    def moved(self, new: Spot, old: Spot, node: Node, overwrites: bool) -> None:
+        self.issue(OpKind.RENAME, new, node.object, source=old, overwrites=overwrites)
+
     def link(self) -> None:
         found, new = self.some(OpKind.PUT), self.free_spot(["hard.bin"])
         if found is None or new is None:
             return
         spot, node = found
-        if node.put is not None and node.put.state in (OpState.OPEN, OpState.CLOSED):
+        if node.put is not None and (node.put.targets or node.put.state is not OpState.PENDING):
             return
         self.issue(OpKind.LINK, new, node.object, source=spot)
         self.logical[new] = Node(node.object, OpKind.PUT)
@@ -297,10 +324,14 @@ class World:
             op.phase = Phase.STAGED
         elif self.random.random() < 0.1:
             self.backlog.back_off(op, self.now + 5.0)
-        elif self.backlog.may_publish(op, self.now) is None:
+        elif self.backlog.may_publish(op, self.now) is None and self.may_go(op):
             self.publish(op)
             return
         self.backlog.done_with(op)
+
+    def may_go(self, op: Op) -> bool:
+        """Whether the write-back, too, is for it."""
+        return True
 
     def publish(self, op: Op) -> None:
         self.promises.check(op)
@@ -335,12 +366,15 @@ class World:
         """Lose everything but the rows."""
         self.taken.clear()
         self.promises.forget_open_files()
-        self.backlog = Backlog(self.settings)
+        self.backlog = self.new_backlog()
         for op in sorted(self.pending.values(), key=lambda op: op.number):
             op.phase = Phase.QUEUED
             if op.state in (OpState.OPEN, OpState.CLOSED):
                 op.state, op.first = OpState.PENDING, op.first or op.number
             self.backlog.add(op)
+
+    def new_backlog(self) -> Backlog:
+        return Backlog(self.settings)
 
     # The end
 
