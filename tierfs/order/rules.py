@@ -25,14 +25,20 @@ Checkpoints add three kinds of op and one kind of op that goes nowhere:
   or parent stands before that pointer too. Else it keeps its number, and the pointers before it are
   held as if there were no SEAL; both are looked at again when what is in the way is gone.
 * A pointer to an unsealed checkpoint with no SEAL before it is held: it waits for nobody in the
-  order, and only what shares its name or object waits for it. So is a change of such a pointer
-  by an op of its own (its rename). That, and the pointer, is reported as
-  blocked. A held removal is waited for by nobody at all.
+  order, and only what shares its name or object waits for it. So is a change of such a pointer by
+  an op of its own (its rename). Both are reported as blocked. A held removal is waited for by
+  nobody at all.
 * A SEAL passes the removal of what it replaces (passing.py); that only takes waits away.
 
 While a SEAL is being published, the removal of the old checkpoint and ops inside the new one wait
 for it whatever its rank, and so does a SEAL for such a removal. What is being published waits for
 nobody, and ends or is given back.
+
+That a held pointer ends with a seal is no wait of this relation, and could close a circle if the
+checkpoint, to be whole, needed something that is behind the pointer. By cover nothing is. By name
+it is what takes or replaces the pointer, and what waits for that by its cover: so such a pointer
+must be dropped (`obsolete_pointers`). What is left is a pointer that is moved, by an op of its own,
+into the checkpoint that it leads to: it stays held, and is reported.
 
 An open file that holds a commit name is waited for whatever its rank, but it waits for nobody and
 ends with its close; time holds end by themselves; what a mark holds is reported, not waited for.
