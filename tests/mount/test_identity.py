@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.harness import Node, wait_until
 from tests.harness.devices import immutable
 from tierfs.namespace.chores import TICK_SECONDS
+from tierfs.namespace.clock import file_time_ns
 
 
 def drop_caches() -> None:
@@ -185,3 +186,37 @@ def test_opened_on_top_of_what_was_then_sent_and_left_as_it_is(node: Node) -> No
     (node.mount / "f").write_bytes(b"three")
     node.settle()
     assert (node.shared / "f").read_bytes() == b"three"
+
+
+def test_link_counts_and_ctime_while_names_come_and_go(node: Node) -> None:
+    """A file that loses a name to another has one less at once, sent or not, and a new ctime."""
+    for pause in (False, True):
+        where = node.mount / f"d{pause}"
+        where.mkdir()
+
+        def commit(pause: bool = pause) -> None:
+            if pause:
+                node.settle()
+
+        (where / "a").write_bytes(b"first")
+        os.link(where / "a", where / "b")
+        commit()
+        (where / "c").write_bytes(b"second")
+        before = (where / "a").stat().st_ctime_ns
+        wait_until(lambda now=before: file_time_ns() > now, "the clock of file times to go on")
+        os.rename(where / "c", where / "b")
+        st = (where / "a").stat()
+        assert (st.st_nlink, st.st_ctime_ns > before) == (1, True)
+        os.rename(where / "b", where / "e")
+        (where / "b").write_bytes(b"third")
+        assert [(where / name).stat().st_nlink for name in "abe"] == [1, 1, 1]
+        with (where / "a").open("rb") as opened:
+            os.link(where / "a", where / "f")
+            assert os.fstat(opened.fileno()).st_nlink == 2
+            (where / "e").rename(where / "f")
+            os.unlink(where / "a")
+            assert os.fstat(opened.fileno()).st_nlink == 0
+            node.settle()
+            assert os.fstat(opened.fileno()).st_nlink == 0
+        assert sorted(os.listdir(where)) == ["b", "f"]
+        assert [(where / name).stat().st_nlink for name in "bf"] == [1, 1]

@@ -199,6 +199,39 @@ def test_unlink_while_open(tree: Tree) -> None:
     assert (tree / "f").read_bytes() == b"another file"
 
 
+def test_what_is_open_and_gone_can_still_be_asked(tree: Tree) -> None:
+    """By a descriptor that reads, one that writes, one that does neither, and of a directory."""
+    (tree / "f").write_bytes(b"content")
+    (tree / "g").write_bytes(b"other")
+    (tree / "h").write_bytes(b"replaced")
+    (tree / "d").mkdir()
+    os.chmod(tree / "d", 0o751)
+    tree.commit_here()
+    reads = os.open(tree / "f", os.O_RDONLY)
+    path = os.open(tree / "g", os.O_PATH)
+    old = os.open(tree / "h", os.O_PATH)
+    directory = os.open(tree / "d", os.O_RDONLY | os.O_DIRECTORY)
+    os.unlink(tree / "f")
+    os.rename(tree / "g", tree / "h")
+    os.unlink(tree / "h")
+    os.rmdir(tree / "d")
+    for _ in range(2):
+        gone = [os.fstat(fd) for fd in (reads, path, old, directory)]
+        assert [st.st_nlink for st in gone] == [0, 0, 0, 0]
+        assert [st.st_size for st in gone[:3]] == [7, 5, 8]
+        assert stat.S_IMODE(gone[3].st_mode) == 0o751
+        tree.commit_here()
+    os.fchmod(reads, 0o604)
+    os.setxattr(reads, "user.a", b"b")
+    assert (stat.S_IMODE(os.fstat(reads).st_mode), os.getxattr(reads, "user.a")) == (0o604, b"b")
+    assert os.read(reads, 10) == b"content"
+    assert os.listdir(directory) == []
+    with fails_with(errno.ENOENT):
+        os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=directory)
+    for fd in (reads, path, old, directory):
+        os.close(fd)
+
+
 def test_remove_directories(tree: Tree) -> None:
     (tree / "d" / "e").mkdir(parents=True)
     (tree / "f").write_bytes(b"x")
@@ -301,6 +334,8 @@ def test_symlink_loop_and_refusals(tree: Tree) -> None:
         os.readlink(tree / "f")
     with fails_with(errno.ENOENT):
         os.symlink("", tree / "empty")
+    os.symlink("x" * 1000, tree / "long")  # no name is that long
+    assert os.readlink(tree / "long") == "x" * 1000
 
 
 def test_hard_links(tree: Tree) -> None:

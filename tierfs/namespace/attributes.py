@@ -10,7 +10,8 @@ from collections.abc import Callable
 from tierfs.journal import SaveOp, Ticket
 from tierfs.model import ROOT, Kind, Op, OpKind, Phase
 from tierfs.namespace.callers import Caller
-from tierfs.namespace.core import Core, file_time_ns
+from tierfs.namespace.clock import file_time_ns
+from tierfs.namespace.core import Core
 from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import ACCESS, Inheritance
 from tierfs.namespace.lookup import Lookup
@@ -132,7 +133,7 @@ class AttributeCalls:
 
     async def getxattr(self, node: Node, name: bytes) -> bytes:
         """The value of an xattr; OSError(ENODATA)."""
-        obj = node.object
+        obj = node.answering()
         if obj is not None and obj.content is not Content.NONE:
             if self.surely_without(node, name):
                 raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
@@ -145,7 +146,7 @@ class AttributeCalls:
 
     async def listxattr(self, node: Node) -> list[bytes]:
         """The names of all xattrs but those of tierfs itself."""
-        obj = node.object
+        obj = node.answering()
         if obj is not None and obj.content is not Content.NONE:
             with self._core.holding(obj):
                 names = await self._core.local(self._core.store.list_xattrs, obj.id)
@@ -189,7 +190,7 @@ class AttributeCalls:
         self, node: Node, fields: tuple[str, ...], apply: Callable[[LocalObject], None]
     ) -> None:
         async with node.lock:
-            obj = node.object
+            obj = node.answering()
             if obj is None or obj.content is Content.NONE:
                 obj = await self._stub(node)
             with self._core.holding(obj):

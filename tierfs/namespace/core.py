@@ -40,8 +40,10 @@ from tierfs.model import (
     Phase,
     new_object_id,
 )
+from tierfs.namespace.clock import SETTLE_SECONDS, file_time_ns
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.direct import Direct, NoDirect
+from tierfs.namespace.links import LINKS, Links, changing
 from tierfs.namespace.memory import Memory
 from tierfs.namespace.nodes import Content, DirectoryState, Handle, LocalObject, Location, Node
 from tierfs.namespace.requests import current
@@ -54,21 +56,6 @@ from tierfs.writeback import WriteBack
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-LINKS = {OpKind.LINK: 1, OpKind.UNLINK: -1}
-
-SETTLE_SECONDS = 5.0
-"""How long a directory's own time is shown after its last op, while the write-back sets it."""
-
-
-CLOCK_REALTIME_COARSE = 5
-"""linux/time.h: the clock that file systems take their times from."""
-
-
-def file_time_ns() -> int:
-    """Now, as a file system would write it: comparable with the times of objects."""
-    return time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +87,7 @@ class Core:
         direct: grants kernel passthrough.
         memory: what the next worker of the mount has to know.
         scarce: the local tier is below its reserve.
+        links: who loses a name by what is pending.
         spare: objects that were held over an await and may be needed by nothing now.
         closing, closing_shared: descriptors on the two tiers that nobody uses any more.
     """
@@ -136,6 +124,7 @@ class Core:
         self.direct: Direct = NoDirect("not set up")
         self.scarce = False
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
+        self.links = Links()
         self.memory = Memory(self.tree)
         journal.before_post = self.memory.flush
         self.writeback: WriteBack
@@ -218,6 +207,11 @@ class Core:
             if op.kind in kinds and op.phase is Phase.PUBLISHING:
                 return op
         return None
+
+    def linking(self, obj: LocalObject) -> Op | None:
+        """An op that may just be changing how many names the committed version of `obj` has."""
+        ops = changing(obj, self.backlog.ops_of_object(obj.id))
+        return next((op for op in ops if op.phase is Phase.PUBLISHING), None)
 
     # -- objects -------------------------------------------------------------------------------
 
@@ -402,6 +396,8 @@ class Core:
                 obj.put = None
             if obj.pending == 0:
                 changes.append(DropObject(obj.id))
+        if (lost := self.links.over(op)) is not None and lost.pending == 0:
+            self.spare.append(lost)
         return changes
 
     def drop_op(self, op: Op) -> Ticket:

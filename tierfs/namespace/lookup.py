@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import trio
 
 from tierfs.model import Attributes, Kind, Name, ObjectId
-from tierfs.namespace.core import LINKS, Core
+from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
@@ -27,6 +27,9 @@ TIER_FAILURES = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENO
 FRESH_SECONDS = 0.25
 """How long the attributes of a shared directory are taken as they were told: each file made in it
 has the kernel ask for them. With what the kernel believes, less than the 1 s of G10."""
+
+NAME_BYTES = 255
+"""The longest name (NAME_MAX)."""
 
 LINK_SECONDS = 0.2
 """How long stat waits to know whether a link that is being published counts already."""
@@ -71,7 +74,7 @@ class Lookup:
         self, state: DirectoryState, name: Name
     ) -> tuple[Node, os.stat_result | None]:
         """The node and, if the shared tier was asked, what it said."""
-        if len(name) > 255:
+        if len(name) > NAME_BYTES:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fsdecode(name))
         while True:
             if (decided := self.in_overlay(state, name)) is not None:
@@ -135,25 +138,42 @@ class Lookup:
             self._core.directory_record(node.directory, location, tagged=tagged)
         return node
 
+    async def targets(self, state: DirectoryState, target: Name) -> tuple[ObjectId, ...]:
+        """The deepest directory that `target`, seen from `state`, leads through (its cover)."""
+        start, rest = self._core.start_of(state.id, target)
+        at = self._tree.directories[start]
+        for name in rest.split(b"/"):
+            if name == b"..":
+                at = self._tree.directories[at.parent or at.id]
+            elif name not in (b"", b"."):
+                node = await self.find(at, name) if len(name) <= NAME_BYTES else None
+                if node is None or node.directory is None:
+                    break
+                at = self._tree.directories[node.directory]
+        return (at.id,)
+
     # -- attributes ----------------------------------------------------------------------------
 
     async def attributes(self, node: Node, st: os.stat_result | None = None) -> Attributes:
         """What stat(2) says of `node`; `st` spares the question when it was just asked."""
-        obj = node.object
-        if obj is None and node.shared is None:
-            obj = next((each.object for each in node.handles if each.object is not None), None)
+        obj = node.answering()
         if obj is not None and obj.content is not Content.NONE:
             attributes = obj.attributes or await self._local_attributes(obj)
             if obj.committed_links is None and node.directory is None:
                 await self._learn_links(node, obj)
+        elif node.unlinked and node.last is not None:
+            attributes = node.last  # whatever is left of it on the shared tier, if anything
         elif obj is None or node.directory is not None:
             attributes = await self._committed_attributes(node, st)
         else:
             attributes = await self._referred_attributes(node, obj, st)
         if node.directory is not None:
-            return self._directory_attributes(node.directory, attributes)
+            found = self._directory_attributes(node.directory, attributes)
+            return dataclasses.replace(found, nlink=0) if node.unlinked else found
         if node.ctimes is not None and node.ctimes[0] == attributes.ctime_ns:
             attributes = dataclasses.replace(attributes, ctime_ns=node.ctimes[1])
+        if node.linked_ns > attributes.ctime_ns:
+            attributes = dataclasses.replace(attributes, ctime_ns=node.linked_ns)
         if node.unlinked:
             return dataclasses.replace(attributes, nlink=0)
         if obj is None:
@@ -181,7 +201,7 @@ class Lookup:
         """What the shared tier says, and surely before or after each of our own links."""
         core = self._core
         while True:
-            while (op := core.publishing(obj.id, *LINKS)) is not None:
+            while (op := core.linking(obj)) is not None:
                 with trio.move_on_after(LINK_SECONDS) as wait:
                     await core.writeback.decided(op)
                 if wait.cancelled_caught:
@@ -191,7 +211,7 @@ class Lookup:
                 st = None
             version = obj.version
             attributes = await self._committed_attributes(node, st)
-            if obj.version == version and core.publishing(obj.id, *LINKS) is None:
+            if obj.version == version and core.linking(obj) is None:
                 return attributes
             st = None
 

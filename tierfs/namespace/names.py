@@ -9,7 +9,8 @@ import trio
 
 from tierfs.model import SPECIAL, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.namespace.callers import Caller
-from tierfs.namespace.core import Core, file_time_ns
+from tierfs.namespace.clock import file_time_ns
+from tierfs.namespace.core import Core
 from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.listing import Listings
@@ -60,7 +61,7 @@ class Names:
     ) -> Node:
         """Makes a symbolic link; it is published after all that its target leads to (G3)."""
         birth = await self._inheritance.of(state, Kind.SYMLINK, 0o777, caller)
-        reach = await self.targets(state, target)
+        reach = await self._lookup.targets(state, target)
         obj = await self._make(state, name, Kind.SYMLINK, birth, target)
         await self._announce(OpKind.SYMLINK, obj, state, name, reach)
         return self._tree.by_object[obj.id]
@@ -121,6 +122,7 @@ class Names:
         self._core.check_new_name(state, name)
         if source is None:
             raise missing(name)
+        node.last = await self._lookup.attributes(node)
         if await self._lookup.find(state, name) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         source = node.a_name()
@@ -141,38 +143,26 @@ class Names:
         state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
         node.names.add((state.id, name))
         node.lookups += 1
+        node.linked_ns = file_time_ns()
         obj.changed()
         await ticket.written()
         core.writeback.submit(op)
         if node.stays:
             core.changed_here(state)
 
-    async def targets(self, state: DirectoryState, target: Name) -> tuple[ObjectId, ...]:
-        """The deepest directory that `target`, seen from `state`, leads through (its cover)."""
-        start, rest = self._core.start_of(state.id, target)
-        at = self._tree.directories[start]
-        for name in rest.split(b"/"):
-            if name == b"..":
-                at = self._tree.directories[at.parent or at.id]
-            elif name not in (b"", b"."):
-                node = await self._lookup.find(at, name)
-                if node is None or node.directory is None:
-                    break
-                at = self._tree.directories[node.directory]
-        return (at.id,)
-
     # -- taking away ---------------------------------------------------------------------------
 
     async def unlink(self, state: DirectoryState, name: Name) -> None:
         """Removes a name; open handles of the file go on."""
-        node = await self._lookup.resolve(state, name)
+        node, st = await self._lookup.resolve_with_stat(state, name)
         if node.kind is Kind.DIRECTORY:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(name))
+        node.keep_last(st)
         await self._take(OpKind.UNLINK, state, name, node)
 
     async def rmdir(self, state: DirectoryState, name: Name) -> None:
         """Removes an empty directory."""
-        node = await self._lookup.resolve(state, name)
+        node, st = await self._lookup.resolve_with_stat(state, name)
         if node.directory is None:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
         inner = self._tree.directories[node.directory]
@@ -181,6 +171,7 @@ class Names:
         if self._tree.by_object.get(inner.id) is not node or inner.shows_any():
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
         inner.removed = True
+        node.keep_last(st, inner.known)
         await self._take(OpKind.RMDIR, state, name, node)
 
     async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
@@ -203,6 +194,7 @@ class Names:
         core = self._core
         entry = state.entries.get(name)
         stays = entry is not None and entry.op.kind is OpKind.MKNOD
+        lost = None if entry is None else core.links.replaced_by(entry.op)
         shared_inode, obj = self._detach(state, name, node)
         op = None
         if stays:
@@ -215,6 +207,8 @@ class Names:
             op, _ = core.issue(
                 kind, obj, state, name, base_inode=None if made_before else shared_inode
             )
+            if entry is not None and entry.op not in core.backlog:
+                core.links.replaces(op, lost)
             state.put(name, Entry(None, op, shared_inode))
         else:
             state.forget(name)
@@ -263,6 +257,7 @@ class Names:
             if mine and makes and core.droppable(op):
                 core.drop_op(op)
         node.names.discard((state.id, name))
+        node.linked_ns = file_time_ns()
         if node.object is not None:
             node.object.changed()
         node.unlinked = not node.names and not node.unknown
@@ -279,8 +274,8 @@ class Names:
         self._core.check_new_name(new, new_name)
         while True:
             marks = (old.changes, new.changes)
-            node = await self._lookup.resolve(old, old_name)
-            target = await self._lookup.find(new, new_name)
+            node, seen = await self._lookup.resolve_with_stat(old, old_name)
+            target, st = await self._target(new, new_name)
             if target is not None:
                 await self._check_replace(node, target, new_name, flags)
             if (old.changes, new.changes) == marks:
@@ -289,6 +284,9 @@ class Names:
             return
         if node.directory is not None and self._tree.is_within(new.id, node.directory):
             raise OSError(errno.EINVAL, "cannot move a directory into itself")
+        node.keep_last(seen)
+        if target is not None:
+            target.keep_last(st)
         with self._core.step():
             op = self._move(old, old_name, new, new_name, node, target)
         await self._core.journal.post().written()
@@ -299,6 +297,15 @@ class Names:
         if not op.is_open and op.state is not OpState.CLOSED:
             self._core.writeback.submit(op)
         await self._settle(target)
+
+    async def _target(
+        self, state: DirectoryState, name: Name
+    ) -> tuple[Node | None, os.stat_result | None]:
+        """What a rename would replace, if anything, and what the shared tier says of it."""
+        try:
+            return await self._lookup.resolve_with_stat(state, name)
+        except FileNotFoundError:
+            return None, None
 
     async def _check_replace(self, node: Node, target: Node, name: Name, flags: int) -> None:
         if flags & RENAME_NOREPLACE:
@@ -324,10 +331,9 @@ class Names:
         if source is not None and source.op.kind is OpKind.MKNOD:
             return self._move_here(source, old, old_name, new, new_name, node, target)
         there: int | None = None
+        loser = None
         if target is not None:
-            if target.directory is not None:
-                self._tree.directories[target.directory].removed = True
-            there, _ = self._detach(new, new_name, target)
+            there, loser = self._push_out(new, new_name, target)
         elif (under := new.entries.get(new_name)) is not None:
             there = under.shared_inode
         overwrites = there is not None or core.backlog.of_name(new.id, new_name) is not None
@@ -339,8 +345,9 @@ class Names:
         op = source.op if source is not None else None
         if op is not None and self._foldable(op, old, old_name):
             op.base_inode = there  # what a restart has to know of the name
+            freed = core.links.over(op)
             core.retarget(op, new, new_name, overwrites=overwrites)
-            self._vacate(old, old_name, here, node)
+            self._vacate(old, old_name, here, node, freed)
         else:
             moved = core.object_of(node)
             inode = node.shared.inode if node.shared and moved.put is None else None
@@ -349,8 +356,10 @@ class Names:
                 base_inode=inode, overwrites=overwrites,
             )  # fmt: skip
             old.put(old_name, Entry(None, op, here))
+        core.links.replaces(op, loser)
         obj = node.object
         assert obj is not None
+        node.linked_ns = op.changed_ns
         new.put(new_name, Entry(obj, op, there))
         node.names.discard((old.id, old_name))
         node.names.add((new.id, new_name))
@@ -359,6 +368,20 @@ class Names:
             self._tree.move_directory(self._tree.directories[node.directory], new.id, new_name)
         core.touch(old, op.changed_ns)
         return op
+
+    def _push_out(
+        self, state: DirectoryState, name: Name, target: Node
+    ) -> tuple[int | None, LocalObject | None]:
+        """Something else gets `name`: the inode there, and who will have a name less by that."""
+        core = self._core
+        if target.directory is not None:
+            self._tree.directories[target.directory].removed = True
+        entry = state.entries.get(name)
+        before = None if entry is None else core.links.replaced_by(entry.op)
+        there, _ = self._detach(state, name, target)
+        if entry is not None and entry.op not in core.backlog:
+            return there, before
+        return there, core.object_of(target) if target.directory is None else None
 
     def _move_here(
         self, source: Entry, old: DirectoryState, old_name: Name, new: DirectoryState,
@@ -390,8 +413,14 @@ class Names:
             and not self._core.backlog.depended(op)
         )
 
-    def _vacate(self, state: DirectoryState, name: Name, here: int | None, node: Node) -> None:
-        """The name that a folded op left: what the shared tier has there has to go."""
+    def _vacate(
+        self, state: DirectoryState, name: Name, here: int | None, node: Node,
+        freed: LocalObject | None,
+    ) -> None:  # fmt: skip
+        """The name that a folded op left: what the shared tier has there has to go.
+
+        `freed`: what the op would have replaced there.
+        """
         core = self._core
         if here is None and core.backlog.of_name(state.id, name) is None:
             state.forget(name)
@@ -399,6 +428,7 @@ class Names:
         op, _ = core.issue(
             OpKind.UNLINK, core.add_object(node.kind, Content.NONE), state, name, base_inode=here
         )
+        core.links.replaces(op, freed)
         state.put(name, Entry(None, op, here))
         core.writeback.submit(op)
 

@@ -6,6 +6,7 @@ Plain state. Every change to it happens in one synchronous step (see docs/CONCUR
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,7 @@ class LocalObject:
         links: names that pending ops will give its committed version, less those they take.
         committed_links: names that its committed version had when that was last seen or changed;
             None of a restored stub until the shared tier was asked.
+        losing: ops that will put something else under one of its names.
         version: counts its changes; who awaited an answer compares it.
         fd, write_fd: read-only, and read-write; all handles share them, positioned I/O only; -1
             when closed.
@@ -87,6 +89,7 @@ class LocalObject:
     xattrs: frozenset[bytes] | None = None
     links: int = 0
     committed_links: int | None = 1
+    losing: set[Op] = field(default_factory=set)
     version: int = 0
 
     def changed(self) -> None:
@@ -109,11 +112,13 @@ class Node:
         names: the names it has in the mount, as far as they are known here.
         unknown: names that it has on the shared tier and that were not looked at here.
         unlinked: the last name is gone; open handles go on.
+        last: what the shared tier said of it before its last name went.
         opened: handles that the kernel has; while there are any, all go the same way.
         backing: the passthrough backing of those handles, 0 if they go through the daemon.
         seen: signature of the shared file at the last open: the kernel's pages are of that state.
         ctimes: ctime of the shared entry that our own commit left, and the one to show for it: a
             commit is no change that an application made (tar would say that the file changed).
+        linked_ns: when a name was last given or taken here: its ctime is no older.
         changed: collects the nodes of which something has to be remembered again: more than the
             lookups?
     """
@@ -128,10 +133,12 @@ class Node:
     names: set[tuple[ObjectId, Name]] = field(default_factory=set)
     unknown: int = 0
     unlinked: bool = False
+    last: Attributes | None = None
     opened: int = 0
     backing: int = 0
     seen: Signature | None = None
     ctimes: tuple[int, int] | None = None
+    linked_ns: int = 0
     handles: set[Handle] = field(default_factory=set)
     lock: trio.Lock = field(default_factory=trio.Lock)
 
@@ -148,6 +155,25 @@ class Node:
         """Whether it is a fifo, socket or device of this node: nothing of it is ever sent."""
         made_here = self.object is not None and self.object.content is Content.DATA
         return made_here and self.kind in SPECIAL
+
+    def answering(self) -> LocalObject | None:
+        """The object that answers for it; once it has no name, what its open handles have."""
+        obj = self.object
+        if obj is not None and obj.content is not Content.NONE:
+            return obj
+        if self.shared is not None and not self.unlinked:
+            return obj
+        return next((each.object for each in self.handles if each.object is not None), obj)
+
+    def keep_last(self, st: os.stat_result | None, known: Attributes | None = None) -> None:
+        """Its name may go from the shared tier; who has it open may go on asking.
+
+        `st`: what the tier just said; `known`: what it said earlier of a directory.
+        """
+        if st is not None:
+            self.last = Attributes.of(st)
+        elif known is not None:
+            self.last = known
 
     def a_name(self) -> tuple[ObjectId, Name] | None:
         """One of its names, None when it has none any more."""

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
 from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, Signature
 from tierfs.namespace.chores import Chores
-from tierfs.namespace.core import SETTLE_SECONDS, Core
+from tierfs.namespace.clock import SETTLE_SECONDS
+from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Entry, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.writeback import Outcome, OutcomeKind
@@ -34,6 +35,7 @@ class Outcomes:
         changes: list[Change] = []
         if outcome.kind is OutcomeKind.COMMITTED:
             changes += self._committed(op, obj, outcome.st)
+            self._core.links.committed(op)
         else:
             self._dropped(op)
         self._keep_ctime(obj, outcome.st)
@@ -84,8 +86,10 @@ class Outcomes:
         if obj is None or st is None:
             return
         node = self._tree.by_object.get(obj.id)
-        if node is not None and obj.attributes is not None and node.object is obj:
-            node.ctimes = (st.st_ctime_ns, obj.attributes.ctime_ns)
+        if node is not None and node.object is obj:
+            shown = max(node.linked_ns, obj.attributes.ctime_ns if obj.attributes else 0)
+            if shown:
+                node.ctimes = (st.st_ctime_ns, shown)
 
     def _put(self, op: Op, obj: LocalObject | None, st: os.stat_result | None) -> list[Change]:
         if obj is None or st is None:

@@ -22,8 +22,9 @@ from tierfs.model import (
     OpKind,
     OpState,
 )
-from tierfs.namespace.core import LINKS, Core
+from tierfs.namespace.core import Core
 from tierfs.namespace.known import Known
+from tierfs.namespace.links import LINKS
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location, Node
 from tierfs.namespace.reach import find_targets
 
@@ -166,6 +167,8 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
         core.touch(state, op.changed_ns)
     if before is not None and before.object is not None and before.object is not obj:
         _lose_name(tree.node_of_object(before.object), op)
+        if op.kind not in TAKES and before.op.kind is not OpKind.MKNOD:
+            core.links.replaces(op, before.object)
     if op.kind in TAKES:
         _lose_name(node, op)
         if op.kind is OpKind.RMDIR and op.object in tree.directories:

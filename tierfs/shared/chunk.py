@@ -36,7 +36,7 @@ class Transfer:
         name: in staging.
         beside: see :class:`~tierfs.shared.jobs.Staged`.
         sent: bytes reported as progress.
-        digests: of the chunks that are written and verified.
+        digests: of the chunks that are written and verified, but for holes.
     """
 
     job: FileJob
@@ -62,9 +62,10 @@ class Transfer:
             raise ObjectChanged
 
 
-def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> None:
+def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> int:
     """Write the chunk `span` and compare what the shared tier returns for it.
 
+    Returns where the hole ends that it is in on both tiers; the end of `span` if it is in none.
     Runs in a thread of a pool. Raises ObjectChanged, VerifyMismatch, DirectRefused.
     """
     sent, has_data = _write(system, transfer, span, buffer)
@@ -73,12 +74,12 @@ def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
         system.fdatasync("put.write_out", transfer.fd)
         system.drop_cache("put.drop_cache", transfer.fd, span[0], span[1] - span[0])
     if not has_data and _is_hole(system, transfer, span):
-        received = sent
-    else:
-        received = _read_back(system, transfer, span, buffer)
+        return _hole_end(system, transfer, span[1])
+    received = _read_back(system, transfer, span, buffer)
     if sent != received:
         raise VerifyMismatch(os.fsdecode(transfer.name))
     transfer.digests[span[0]] = sent
+    return span[1]
 
 
 def _write(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> tuple[bytes, bool]:
@@ -143,6 +144,13 @@ def _write_block(
 def _is_hole(system: OS, transfer: Transfer, span: Span) -> bool:
     """Whether the staged file has no data in `span` either, so reads as zeros."""
     return not any(system.data_ranges("put.reread", transfer.fd, span[1], span[0]))
+
+
+def _hole_end(system: OS, transfer: Transfer, position: int) -> int:
+    size = transfer.job.size
+    for fd in (transfer.job.source_fd, transfer.fd):
+        size = next(system.data_ranges("put.ranges", fd, size, position), (size, size))[0]
+    return size
 
 
 def _read_back(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> bytes:

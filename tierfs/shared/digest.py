@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import xxhash
@@ -20,6 +20,7 @@ BLOCK_BYTES = 4 << 20
 """How much is read, hashed and written at once."""
 
 _ZEROS = bytes(1 << 20)
+_AT_ONCE = 1 << 16
 
 
 class Hasher(Protocol):
@@ -62,6 +63,55 @@ def chunks(size: int) -> Iterable[tuple[int, int]]:
     return ((start, min(start + CHUNK_BYTES, size)) for start in range(0, size, CHUNK_BYTES))
 
 
+class Spans:
+    """The same, one after the other, for several takers; what is known to be a hole is left out.
+
+    `until` of `skip` is where a hole ends that begins in a chunk that was taken.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._next = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return self
+
+    def __next__(self) -> tuple[int, int]:
+        start = self._next
+        if start >= self._size:
+            raise StopIteration
+        self._next = min(start + CHUNK_BYTES, self._size)
+        return start, self._next
+
+    def skip(self, until: int) -> int:
+        """Leaves out the whole chunks before `until`; how many bytes that was."""
+        end = until if until >= self._size else until - until % CHUNK_BYTES
+        skipped = max(0, end - self._next)
+        self._next += skipped
+        return skipped
+
+
+def with_holes(kind: str, size: int, digests: dict[int, bytes]) -> Iterator[bytes]:
+    """The digests of all chunks of a file of `size` bytes, many of holes at once.
+
+    `digests` has those of the others, by where they start.
+    """
+    position = 0
+    for start in [*sorted(digests), size]:
+        yield from _of_holes(kind, position, start, size)
+        if start < size:
+            yield digests[start]
+            position = start + CHUNK_BYTES
+
+
+def _of_holes(kind: str, start: int, end: int, size: int) -> Iterator[bytes]:
+    whole = max(0, min(end, size - size % CHUNK_BYTES) - start) // CHUNK_BYTES
+    for done in range(0, whole, _AT_ONCE):
+        yield zeros_digest(kind, CHUNK_BYTES) * min(_AT_ONCE, whole - done)
+    if end == size and size % CHUNK_BYTES and start < size:
+        yield zeros_digest(kind, size % CHUNK_BYTES)
+
+
 def file_digest(kind: str, chunk_digests: Iterable[bytes]) -> str:
     """The digest of the file whose chunks have these digests, in its written form."""
     root = new_hasher(kind)
@@ -85,9 +135,14 @@ def digest_of_file(system: OS, fd: int, kind: str) -> str:
     """
     size = system.fstat("verify.stat", fd).st_size
     buffer = memoryview(bytearray(min(BLOCK_BYTES, max(size, 1))))
-    return file_digest(
-        kind, (_chunk_digest(system, fd, kind, span, buffer) for span in chunks(size))
-    )
+    spans, digests = Spans(size), dict[int, bytes]()
+    for span in spans:
+        data = next(system.data_ranges("verify.ranges", fd, size, span[0]), (size, size))
+        if data[0] >= span[1]:
+            spans.skip(data[0])
+        else:
+            digests[span[0]] = _chunk_digest(system, fd, kind, span, buffer)
+    return file_digest(kind, with_holes(kind, size, digests))
 
 
 def _chunk_digest(
@@ -105,7 +160,5 @@ def _chunk_digest(
                 break
             hasher.update(view[:got])
             position += got
-    if position == span[0]:
-        return zeros_digest(kind, end - position)
     update_zeros(hasher, end - position)
     return hasher.digest()

@@ -17,7 +17,7 @@ from tierfs.shared import layout
 from tierfs.shared.attributes import apply_attributes, replace_xattrs
 from tierfs.shared.buffers import BufferPool
 from tierfs.shared.chunk import ALIGNMENT, DirectRefused, Span, Transfer, open_direct, send_chunk
-from tierfs.shared.digest import CHUNK_BYTES, chunks, file_digest
+from tierfs.shared.digest import CHUNK_BYTES, Spans, chunks, file_digest, with_holes
 from tierfs.shared.jobs import FileJob, Staged
 from tierfs.shared.staging import Staging, lost
 
@@ -76,7 +76,7 @@ class Transfers(Staging):
 
     async def _stage_large(self, job: FileJob, direct: bool) -> Staged:
         async with self._entered(self._transferring(job, direct)) as transfer:
-            spans = iter(chunks(job.size))
+            spans = Spans(job.size)
             failures: list[Exception] = []
             async with trio.open_nursery() as nursery:
                 for _ in range(self.settings.transfer_chunks):
@@ -90,21 +90,23 @@ class Transfers(Staging):
     async def _send_some(
         self,
         transfer: Transfer,
-        spans: Iterator[Span],
+        spans: Spans,
         failures: list[Exception],
         scope: trio.CancelScope,
     ) -> None:
         for span in spans:
             try:
-                await self._in_thread(self._send, transfer, span)
+                end = await self._in_thread(self._send, transfer, span)
             except Exception as error:
                 failures.append(error)
                 scope.cancel()
                 return
+            if (skipped := spans.skip(end)) > 0:
+                transfer.progress(skipped)
 
-    def _send(self, transfer: Transfer, span: Span) -> None:
+    def _send(self, transfer: Transfer, span: Span) -> int:
         with self._buffers.borrow() as buffer:
-            send_chunk(self.system, transfer, span, buffer)
+            return send_chunk(self.system, transfer, span, buffer)
 
     @contextmanager
     def _transferring(self, job: FileJob, direct: bool) -> Iterator[Transfer]:
@@ -153,8 +155,8 @@ class Transfers(Staging):
         st = self.system.fstat("put.size", fd)
         if st.st_size != job.size:
             raise VerifyMismatch(os.fsdecode(transfer.name))
-        in_order = (transfer.digests[start] for start, _ in chunks(job.size))
-        digest = file_digest(transfer.kind, in_order)
+        kind = transfer.kind
+        digest = file_digest(kind, with_holes(kind, job.size, transfer.digests))
         self.system.set_xattr("put.digest", fd, layout.XATTR_DIGEST, digest.encode())
         self._apply(fd, job)
         self.system.fsync("put.fsync", fd)

@@ -123,6 +123,25 @@ async def test_holes_stay_holes(any_root: Path, open_tier: OpenTier, tmp_path: P
     assert sum(sent) == size
 
 
+async def test_a_petabyte_of_holes(tier: SharedTier, root: Path, tmp_path: Path) -> None:
+    """Hashed as what it is, by the definition, without looking at sixteen million chunks."""
+    size, data = (1 << 50) + 12345, {700 * CHUNK + 7: b"in the middle", 1 << 50: b"near the end"}
+    source = sparse_file(root / "source", size, *data.items())
+    sent: list[int] = []
+    with job_of(source, progress=sent.append) as job:
+        staged = await tier.stage_file(job)
+    holes = hashlib.sha256(bytes(CHUNK)).digest()
+    middle = hashlib.sha256(bytes(7) + b"in the middle" + bytes(CHUNK - 7 - 13)).digest()
+    end = hashlib.sha256(b"near the end" + bytes(12345 - 12)).digest()
+    chunk_digests = hashlib.sha256(holes * 700 + middle)
+    chunk_digests.update(holes * ((1 << 50) // CHUNK - 701) + end)
+    assert staged.digest == f"sha256:64MiB:{chunk_digests.hexdigest()}"
+    assert sum(sent) == size
+    fd = os.open(staged_path(tier, staged), os.O_RDONLY)
+    assert digest_of_file(OS(), fd, "sha256") == staged.digest
+    os.close(fd)
+
+
 async def test_the_space_is_reserved_first(root: Path, open_tier: OpenTier, tmp_path: Path) -> None:
     system = FaultyOS(failing("put.reserve", errno.ENOSPC))
     tier = open_tier(root, system)
