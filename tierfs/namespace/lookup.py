@@ -186,7 +186,7 @@ class Lookup:
 
     def directory_at_hand(self, node: Node) -> Attributes | None:
         """What stat(2) says of a directory, if nobody has to be asked."""
-        if node.directory is None:
+        if node.directory is None or node.unlinked:
             return None
         obj, state = node.object, self._tree.directories[node.directory]
         if obj is not None and obj.content is not Content.NONE:
