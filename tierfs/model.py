@@ -144,6 +144,11 @@ def staging_name(name: Name) -> Name:
     return b".staging_" + name
 
 
+EXCHANGED = "exchanged:"
+"""In `Op.fields` of RENAME, with an object id in hex: the name has that object, and gives it to the
+name that the op comes from (RENAME_EXCHANGE)."""
+
+
 class Reopen(enum.IntEnum):
     """How a REOPEN begins the new generation (`Op.flags`)."""
 
@@ -242,6 +247,12 @@ class Op:
     def is_open(self) -> bool:
         """Whether a writer may still change what it would send."""
         return self.state is OpState.OPEN
+
+    @property
+    def other(self) -> ObjectId | None:
+        """The object that an exchange moves the other way."""
+        found = (field for field in self.fields if field.startswith(EXCHANGED))
+        return next((ObjectId(int(field[len(EXCHANGED) :], 16)) for field in found), None)
 
     def __repr__(self) -> str:
         where = b"/".join(self.path).decode(errors="backslashreplace")

@@ -12,18 +12,9 @@ from pathlib import Path
 
 from tests.harness.errors import fails_with
 from tests.harness.parity import Tree
-
-RENAME_NOREPLACE = 1
-RENAME_EXCHANGE = 2
-AT_FDCWD = -100
+from tests.harness.renames import RENAME_NOREPLACE, renameat2
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def renameat2(source: Path, target: Path, flags: int) -> None:
-    """renameat2(2), which the standard library does not have."""
-    if _libc.renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags) != 0:
-        raise OSError(ctypes.get_errno(), "renameat2", os.fspath(source))
 
 
 def names(path: Path) -> list[str]:
@@ -155,19 +146,6 @@ def test_rename_without_replacing(tree: Tree) -> None:
         renameat2(tree / "a", tree / "b", RENAME_NOREPLACE)
     renameat2(tree / "a", tree / "c", RENAME_NOREPLACE)
     assert names(tree.path) == ["b", "c"]
-
-
-def test_exchange_is_refused_on_the_mount(tree: Tree) -> None:
-    (tree / "a").write_bytes(b"a")
-    (tree / "b").write_bytes(b"b")
-    tree.commit_here()
-    if tree.side == "plain":
-        renameat2(tree / "a", tree / "b", RENAME_EXCHANGE)
-        renameat2(tree / "a", tree / "b", RENAME_EXCHANGE)
-    else:
-        with fails_with(errno.EINVAL):
-            renameat2(tree / "a", tree / "b", RENAME_EXCHANGE)
-    assert ((tree / "a").read_bytes(), (tree / "b").read_bytes()) == (b"a", b"b")
 
 
 def test_unlink(tree: Tree) -> None:

@@ -388,8 +388,7 @@ class Core:
     def close_op(self, op: Op) -> list[Change]:
         """`op` is committed or dropped: what the journal has to forget. Synchronous."""
         changes: list[Change] = [*self._unpin(self.tree.needed(op)), DropOp(op.row)]
-        obj = self.tree.objects.get(op.object)
-        if obj is not None:
+        for obj in filter(None, map(self.tree.objects.get, filter(None, (op.object, op.other)))):
             obj.pending -= 1
             obj.links -= LINKS.get(op.kind, 0)
             if obj.put is op:

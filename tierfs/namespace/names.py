@@ -11,14 +11,14 @@ from tierfs.model import SPECIAL, Kind, Name, ObjectId, Op, OpKind, OpState, Pha
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.core import Core
+from tierfs.namespace.exchange import End, Exchanges
 from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup, missing
 from tierfs.namespace.nodes import Content, DirectoryState, Entry, LocalObject, Node
+from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
 
-RENAME_NOREPLACE = 1
-RENAME_EXCHANGE = 2
 FOLDED = (OpKind.PUT, OpKind.SYMLINK, OpKind.MKNOD)
 """Ops that make a name out of local content: renaming it before it is sent renames the op."""
 MAKES = (*FOLDED, OpKind.LINK, OpKind.MKDIR)
@@ -41,6 +41,7 @@ class Names:
         self._lookup = lookup
         self._files = files
         self._listings = listings
+        self._exchanges = Exchanges(core, lookup, self._move_away, self._uncover)
 
     # -- making --------------------------------------------------------------------------------
 
@@ -268,9 +269,12 @@ class Names:
     async def rename(
         self, old: DirectoryState, old_name: Name, new: DirectoryState, new_name: Name, flags: int
     ) -> None:
-        """Moves a name, over an existing one if need be (rename(2), RENAME_NOREPLACE)."""
+        """Moves a name, over an existing one if need be, or exchanges two: renameat2(2)."""
+        if flags == RENAME_EXCHANGE:
+            await self._exchanges.exchange(old, old_name, new, new_name)
+            return
         if flags & ~RENAME_NOREPLACE:
-            raise OSError(errno.EINVAL, "only RENAME_NOREPLACE is supported")
+            raise OSError(errno.EINVAL, "only NOREPLACE or EXCHANGE are supported")
         self._core.check_new_name(new, new_name)
         while True:
             marks = (old.changes, new.changes)
@@ -404,6 +408,9 @@ class Names:
         for state in (old, new):
             core.changed_here(state)
         return op
+
+    def _move_away(self, end: End, state: DirectoryState, name: Name) -> Op:
+        return self._move(end.state, end.name, state, name, end.node, None)
 
     def _foldable(self, op: Op, state: DirectoryState, name: Name) -> bool:
         return (

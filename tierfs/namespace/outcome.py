@@ -35,6 +35,7 @@ class Outcomes:
         changes: list[Change] = []
         if outcome.kind is OutcomeKind.COMMITTED:
             changes += self._committed(op, obj, outcome.st)
+            changes += self._moved_back(op, outcome.other)
             self._core.links.committed(op)
         else:
             self._dropped(op)
@@ -43,13 +44,16 @@ class Outcomes:
         left = outcome.st.st_ino if outcome.st is not None else None
         changes += self._settle_name(op.parent, op.name, op, left)
         if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
-            changes += self._settle_name(op.parent2, op.name2, op, None)
-        for directory in (op.parent, op.parent2, op.object):
+            other = outcome.other.st_ino if outcome.other is not None else None
+            changes += self._settle_name(op.parent2, op.name2, op, other)
+        for directory in (op.parent, op.parent2, op.object, op.other):
             if directory is not None and (state := self._tree.directories.get(directory)):
                 state.known_until = 0.0
+        back = self._tree.objects.get(op.other) if op.other is not None else None
         changes += self._core.close_op(op)
-        if obj is not None:
-            self._chores.dispose_if_unused(obj)
+        for each in (obj, back):
+            if each is not None:
+                self._chores.dispose_if_unused(each)
         return changes
 
     def _committed(
@@ -133,13 +137,25 @@ class Outcomes:
     def _renamed(self, op: Op, st: os.stat_result | None) -> list[Change]:
         if st is None:
             return []
-        self._replaced(op, st.st_ino)
+        if op.other is None:
+            self._replaced(op, st.st_ino)
         node = self._tree.by_object.get(op.object)
         if node is not None:
             self._tree.committed(node, Location(op.parent, op.name, st.st_ino))
         if node is None or node.directory is None:
             self._chores.sign_again(st, times=False)
         return self._save_directory(op.object)
+
+    def _moved_back(self, op: Op, st: os.stat_result | None) -> list[Change]:
+        """What an exchange moved the other way stands there now."""
+        if st is None or op.other is None or op.parent2 is None or op.name2 is None:
+            return []
+        node = self._tree.by_object.get(op.other)
+        if node is not None:
+            self._tree.committed(node, Location(op.parent2, op.name2, st.st_ino))
+        if node is None or node.directory is None:
+            self._chores.sign_again(st, times=False)
+        return self._save_directory(op.other)
 
     def _save_directory(self, directory: ObjectId) -> list[Change]:
         state = self._tree.directories.get(directory)
@@ -218,7 +234,9 @@ class Outcomes:
         if later.kind in (OpKind.PUT, OpKind.SYMLINK):
             later.base_inode = left  # what a restart has to know of the name
             return [SaveOp(later)]
-        if left is None or later.base_inode is not None or later.object != op.object:
+        if left is None or later.base_inode is not None:
+            return []
+        if later.object not in (op.object, op.other):
             return []
         if later.kind is OpKind.RENAME and entry.object is not None:
             return []  # that is its target, not what it moves

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tierfs.journal import DropObject
 from tierfs.model import (
@@ -48,11 +48,12 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
             restored.committed_links = None
     if known is not None:
         known.place()
+    bases = {record.id: record.base_inode for record in snapshot.objects}
     for op in sorted(snapshot.ops, key=lambda op: op.number):
         obj = core.tree.objects.get(op.object) or _missing_object(core, op)
         if known is None and op.state is OpState.CLOSED:
             op.state = OpState.PENDING  # whoever had it open is gone with the old mount
-        _restore_op(core, op, obj)
+        _restore_op(core, op, obj, bases)
     for directory in snapshot.directories:
         if directory.inode is not None:
             location = Location(directory.parent, directory.name, directory.inode)
@@ -118,7 +119,7 @@ def _restore_directories(core: Core, records: Iterable[DirectoryRecord]) -> None
         add(next(iter(waiting.values())))
 
 
-def _restore_op(core: Core, op: Op, obj: LocalObject) -> None:
+def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, int | None]) -> None:
     tree = core.tree
     if op.parent not in tree.directories:
         log.error("journal: %s #%d %r: its directory has no row", op.kind, op.number, op.name)
@@ -134,7 +135,10 @@ def _restore_op(core: Core, op: Op, obj: LocalObject) -> None:
     if op.kind is OpKind.PUT:
         obj.put = op
     tree.pin(op)
-    _apply_to_overlay(core, op, obj)
+    if op.other is not None:
+        _exchange(core, op, obj, bases.get(op.other))
+    else:
+        _apply_to_overlay(core, op, obj)
     if op.kind is not OpKind.MKNOD:
         core.backlog.add(op)
 
@@ -182,6 +186,33 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
         core.pending_directory(op.object, op.parent, op.name)
     if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
         _leave_source(core, op, obj, op.parent2, op.name2)
+
+
+def _exchange(core: Core, op: Op, obj: LocalObject, base: int | None) -> None:
+    """Both names of an exchange; `base` is the inode of what takes the name that it comes from."""
+    tree = core.tree
+    assert op.other is not None
+    assert op.parent2 is not None
+    assert op.name2 is not None
+    back = tree.objects.get(op.other) or core.add_object(obj.kind, Content.NONE, op.other)
+    back.pending += 1
+    ends = (op.parent, op.name, back, base), (op.parent2, op.name2, obj, op.base_inode)
+    inodes = []
+    for parent, name, before, inode in ends:
+        node = tree.node_of_object(before)
+        if node.shared is None and node.directory is None and inode is not None:
+            node.shared = Location(parent, name, inode)
+            tree.by_shared.setdefault(inode, node)
+        node.names.discard((parent, name))
+        entry = tree.directories[parent].entries.get(name)
+        inodes.append(inode if entry is None else entry.shared_inode)
+    for (parent, name, _, _), after, inode in zip(ends, (obj, back), inodes, strict=True):
+        state, node = tree.directories[parent], tree.node_of_object(after)
+        state.put(name, Entry(after, op, inode))
+        node.names.add((parent, name))
+        core.touch(state, op.changed_ns)
+        if node.directory is not None and node.directory in tree.directories:
+            tree.move_directory(tree.directories[node.directory], parent, name)
 
 
 def _lose_name(node: Node, op: Op) -> None:

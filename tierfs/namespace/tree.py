@@ -329,7 +329,7 @@ class Tree:
     def needed(self, op: Op) -> set[ObjectId]:
         """The directories of an op: where it is, where it comes from, and the one it is about."""
         ends = {op.parent} if op.parent2 is None else {op.parent, op.parent2}
-        return ends | ({op.object} if op.object in self.directories else set())
+        return ends | {each for each in (op.object, op.other) if each in self.directories}
 
     def _pin(self, directory: ObjectId) -> list[ObjectId]:
         """Counts one more that needs `directory`: the first one makes it need its parent."""

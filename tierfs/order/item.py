@@ -148,6 +148,8 @@ def keys_of(op: Op) -> tuple[Key, ...]:
         keys.append((checkpoint[0], staging_name(checkpoint[1])))
         if op.kind is OpKind.MKDIR:
             keys.remove(checkpoint)
+    if (other := op.other) is not None:
+        keys.append((other, b""))
     return tuple(dict.fromkeys(keys))
 
 

@@ -93,6 +93,11 @@ class Actions:
         places = self._rooms.places
         changes = self._teach(op, applied)
         known = places.record(op.object) is not None
+        if op.other is not None and op.parent2 is not None and op.name2 is not None:
+            changes += self._teach_other(op, applied)
+            if (record := places.record(op.other)) is not None:
+                places.move(op.other, op.parent2, op.name2)
+                changes.append(SaveDirectory(record))
         if op.kind is OpKind.MKDIR and known and applied.st is not None:
             places.made(op.object, applied.st.st_ino, applied.tagged)
         elif op.kind is OpKind.RENAME and known:
@@ -301,6 +306,19 @@ class Actions:
                 continue
             if later.base_inode != applied.st.st_ino:
                 later.base_inode = applied.st.st_ino
+                changes.append(SaveOp(later))
+        return changes
+
+    def _teach_other(self, op: Op, applied: Applied) -> list[Change]:
+        """The same for what an exchange moved the other way."""
+        left = (op.parent2, op.name2)
+        if applied.other is None or op.other is None:
+            return []
+        changes: list[Change] = []
+        for later in self._rooms.backlog.ops_of_object(op.other):
+            meant = later.kind is not OpKind.PUT and _subject(later) == left
+            if later is not op and meant and later.base_inode != applied.other.st_ino:
+                later.base_inode = applied.other.st_ino
                 changes.append(SaveOp(later))
         return changes
 

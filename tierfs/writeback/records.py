@@ -26,6 +26,7 @@ class Outcome:
             None of removals and of what was dropped.
         adopted: a MKDIR found a directory there, made by somebody else.
         reason: one line for people when it was dropped.
+        other: what an exchange left under the name that it came from.
     """
 
     kind: OutcomeKind
@@ -33,6 +34,7 @@ class Outcome:
     st: os.stat_result | None = None
     adopted: bool = False
     reason: str | None = None
+    other: os.stat_result | None = None
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ class Applied:
 
     Attributes:
         st: what stands under its name now; None of removals.
+        other: what stands under the name that it came from, after an exchange.
         before, after: mtimes of the directories whose content it changed.
         adopted: MKDIR: the directory was there, made by somebody else.
         tagged: MKDIR: it carries our id.
@@ -24,6 +25,7 @@ class Applied:
     after: dict[ObjectId, int] = field(default_factory=dict)
     adopted: bool = False
     tagged: bool = False
+    other: os.stat_result | None = None
 
 
 class NothingToDo(Exception):

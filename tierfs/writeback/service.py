@@ -308,7 +308,10 @@ class WriteBack:
             statistics.committed_files += 1
             statistics.committed_bytes += op.size
         changes = self._actions.settle(op, applied)
-        self._finish(op, Outcome(OutcomeKind.COMMITTED, op, applied.st, applied.adopted), changes)
+        outcome = Outcome(
+            OutcomeKind.COMMITTED, op, applied.st, applied.adopted, other=applied.other
+        )
+        self._finish(op, outcome, changes)
         log.debug("%s #%d %s: committed", op.kind, op.number, path_of(op))
 
     def _dropped(self, op: Op, reason: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tierfs.local import ObjectStore
 from tierfs.model import Attributes, Kind, Name, ObjectId, Op, OpKind
+from tierfs.osio import RENAME_EXCHANGE
 from tierfs.shared import AttributeChange, Place, Places, SharedTier, Staged
 from tierfs.writeback.results import Applied, NothingToDo
 
@@ -140,7 +141,7 @@ def rename(shared: SharedTier, call: Call) -> Applied:
         st = shared.rename(call.source, call.name2, call.place, call.name, call.inode, call.flags)
     except FileNotFoundError:
         raise NothingToDo("it was removed or renamed outside this mount") from None
-    return Applied(st)
+    return Applied(st, other=_other(shared, call))
 
 
 def link(shared: SharedTier, call: Call) -> Applied:
@@ -187,7 +188,16 @@ def outcome(shared: SharedTier, call: Call) -> Applied | None:
         None if entry is None else entry.st,
         after=_mtimes(shared, call),
         tagged=entry is not None and entry.directory_id == call.object,
+        other=_other(shared, call),
     )
+
+
+def _other(shared: SharedTier, call: Call) -> os.stat_result | None:
+    """What an exchange left under the name that it came from."""
+    if call.flags != RENAME_EXCHANGE:
+        return None
+    entry = shared.lookup(call.source, call.name2)
+    return None if entry is None else entry.st
 
 
 def _mtimes(shared: SharedTier, call: Call) -> dict[ObjectId, int]:

@@ -27,6 +27,8 @@ def before(rig: Rig) -> None:
     rig.symlink("step-1", "latest")
     rig.put("last.pt", OLD)
     rig.put("plain", b"plain")
+    rig.put("left", b"left")
+    rig.put("right", b"right")
 
 
 def scenario(rig: Rig) -> None:
@@ -41,6 +43,7 @@ def scenario(rig: Rig) -> None:
     rig.setattr("plain", "mode")
     rig.link("plain", "hard")
     rig.rename("plain", "renamed")
+    rig.exchange("left", "right")
     rig.unlink("step-1/__0_0.distcp")
     rig.unlink("step-1/.metadata")
     rig.rmdir("step-1")

@@ -19,6 +19,7 @@ from tests.faults import Stall
 from tierfs.journal import Change, DropObject, DropOp, Journal, SaveDirectory, SaveObject, SaveOp
 from tierfs.local import ObjectStore
 from tierfs.model import (
+    EXCHANGED,
     ROOT,
     DirectoryRecord,
     Kind,
@@ -30,7 +31,7 @@ from tierfs.model import (
     new_object_id,
 )
 from tierfs.order import Backlog, OrderSettings
-from tierfs.osio import OS
+from tierfs.osio import OS, RENAME_EXCHANGE
 from tierfs.shared import Places, SharedTier
 from tierfs.threads import Pool
 from tierfs.writeback import Outcome, OutcomeKind, WriteBack, WritebackSettings
@@ -140,6 +141,17 @@ class Rig:
             self._move_paths(os.fsencode(source), os.fsencode(path))
         return op
 
+    def exchange(self, source: str, path: str) -> Op:
+        """RENAME_EXCHANGE of two files."""
+        (obj, inode), back = (self.names[os.fsencode(each)] for each in (source, path))
+        fields = (f"{EXCHANGED}{back[0]:x}",)
+        op = self._issue(
+            OpKind.RENAME, obj, path, Kind.FILE, source=source, inode=inode, fields=fields,
+            flags=RENAME_EXCHANGE,
+        )  # fmt: skip
+        self.names[os.fsencode(source)] = back
+        return op
+
     def unlink(self, path: str) -> Op:
         obj, inode = self.names[os.fsencode(path)]
         op = self._issue(OpKind.UNLINK, obj, path, Kind.FILE, inode=inode)
@@ -226,6 +238,7 @@ class Rig:
         size: int = 0,
         overwrites: bool = False,
         state: OpState = OpState.PENDING,
+        flags: int = 0,
     ) -> Op:
         parent, name = self._split(path)
         now = time.time_ns()
@@ -235,7 +248,7 @@ class Rig:
             first=number if state is OpState.PENDING else 0,
             changed_ns=0 if kind is OpKind.SETATTR else now, base_inode=inode, fields=fields,
             size=size, overwrites=overwrites, scope=self._scope(parent),
-            path=self._path(parent, name),
+            path=self._path(parent, name), flags=flags,
         )  # fmt: skip
         if source is not None:
             op.parent2, op.name2 = self._split(source)

@@ -15,7 +15,14 @@ from tests.component.writeback.crashing import NEW, OLD, SHARD
 from tests.component.writeback.rig import open_rig, running, staged_files
 from tests.faults import KILLED
 
-TWICE = ("put.rename", "put.fsync_dir", "unlink.unlink", "symlink.rename")
+TWICE = (
+    "rename.rename",
+    "rename.fsync_dir",
+    "put.rename",
+    "put.fsync_dir",
+    "unlink.unlink",
+    "symlink.rename",
+)
 """Steps at whose second call the node dies too: other ops are half done then."""
 
 
@@ -66,6 +73,7 @@ def looks(shared: Path) -> None:
     if target == "step-2":
         assert (new / ".metadata").exists(), "a pointer before its shards"
     assert (shared / "last.pt").read_bytes() in (OLD, NEW)
+    assert {(shared / name).read_bytes() for name in ("left", "right")} == {b"left", b"right"}
     assert {p.read_bytes() for p in (shared / "plain", shared / "renamed") if p.exists()} == {
         b"plain"
     }
@@ -73,7 +81,8 @@ def looks(shared: Path) -> None:
 
 def is_final(shared: Path) -> None:
     names = {p.name for p in shared.iterdir()}
-    assert names == {".tierfs", "step-2", "latest", "last.pt", "renamed", "hard"}
+    assert names == {".tierfs", "step-2", "latest", "last.pt", "renamed", "hard", "left", "right"}
+    assert ((shared / "left").read_bytes(), (shared / "right").read_bytes()) == (b"right", b"left")
     assert {p.name for p in (shared / "step-2").iterdir()} == {".metadata", "__0_0.distcp"}
     assert os.readlink(shared / "latest") == "step-2"
     assert (shared / "last.pt").read_bytes() == NEW
