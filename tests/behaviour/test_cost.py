@@ -1,0 +1,52 @@
+"""What a small file costs in calls that the application waits for: each is a thread woken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.behaviour.direct import Direct
+from tierfs.model import Kind
+from tierfs.namespace import inheritance
+from tierfs.namespace.callers import Caller
+from tierfs.threads import Pool
+
+ME = Caller(0, 0, 0, 0o022)
+BEHIND = ("ObjectStore.usage", "Closing._close", "Chores._sweep_orphans.<locals>.<lambda>")
+"""What the chores do by themselves."""
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was called in threads."""
+    found: list[str] = []
+    run = Pool.run
+    monkeypatch.setattr(inheritance, "VALID_SECONDS", 60.0)
+
+    async def counted(self: Pool, call: Callable[..., Any], *args: object) -> Any:
+        if call.__qualname__ not in BEHIND:
+            found.append(call.__qualname__)
+        return await run(self, call, *args)
+
+    monkeypatch.setattr(Pool, "run", counted)
+    return found
+
+
+def test_create_takes_one_call_and_close_none(
+    make_direct: Callable[..., Direct], calls: list[str]
+) -> None:
+    direct = make_direct(held=True)
+    files, top = direct.fs.files, direct.fs.tree.directory(1)
+    first = direct.run(files.create, top, b"first", 0o644, ME)
+    direct.run(files.flush, first)
+    calls.clear()
+    handle = direct.run(files.create, top, b"f", 0o644, ME)
+    assert handle.born is not None
+    assert handle.born.kind is Kind.FILE
+    assert calls == ["Files._make"]
+    direct.run(files.flush, handle)
+    assert calls == ["Files._make"]
+    for each in (first, handle):
+        direct.run(files.release, each)
