@@ -8,6 +8,7 @@ import trio
 
 from tierfs.writeback.pace import (
     HOLD_SECONDS,
+    PAUSE_SECONDS,
     QUIET_SECONDS,
     TRICKLE_SECONDS,
     WRITER_SECONDS,
@@ -85,6 +86,23 @@ def test_who_waits_is_not_held_back() -> None:
     with pace.rush():
         assert pace.width(FULL) == FULL
     assert pace.width(FULL) == 0
+
+
+async def test_little_is_done_with_pauses_unless_somebody_waits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pace = Pace(trio.current_time)
+    begun = trio.current_time()
+    await pace.breathe(FULL)
+    assert trio.current_time() == begun, "there is no burst"
+    pace.touch()
+    with pace.awaiting(1):
+        await pace.breathe(FULL)
+    with pace.rush():
+        await pace.breathe(FULL)
+    assert trio.current_time() == begun
+    await pace.breathe(FULL)
+    assert math.isclose(trio.current_time() - begun, PAUSE_SECONDS)
 
 
 async def test_a_change_comes_with_time_or_with_somebody_who_waits() -> None:

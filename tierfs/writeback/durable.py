@@ -66,6 +66,7 @@ class Syncer:
 
     async def _work(self, workers: int) -> None:
         while True:
+            await self._pace.breathe(workers)
             batch = self._take(workers)
             if not batch:
                 await self._until_more()

@@ -23,7 +23,10 @@ HOLD_SECONDS = 2.0
 """From the beginning of a burst on nothing is begun for so long,"""
 
 TRICKLE_SECONDS = 60.0
-"""and until then one thing at a time."""
+"""and until then one thing at a time,"""
+
+PAUSE_SECONDS = 0.05
+"""with such a pause before it: small files would keep the daemon as busy as ever."""
 
 
 class Pace:
@@ -109,6 +112,13 @@ class Pace:
         hurry = self._hurry
         with trio.move_on_after(self.seconds()):
             await hurry.wait()
+
+    async def breathe(self, full: int) -> None:
+        """Returns at once, or after a pause while little may be done and nobody waits."""
+        if self.width(full) < full and not self._awaited:
+            hurry = self._hurry
+            with trio.move_on_after(PAUSE_SECONDS):
+                await hurry.wait()
 
     def _end(self) -> float:
         newest = next(reversed(self._writers.values()), -math.inf)

@@ -226,6 +226,7 @@ class WriteBack:
 
     async def _next(self, lane: Lane, room: trio.Semaphore) -> Op:
         while True:
+            await self.pace.breathe(lane.width)
             wakeup = self._wakeup
             now = self._rooms.clock()
             width = self.pace.width(lane.width)
