@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -130,6 +131,26 @@ def test_full_shared_tier_is_waited_for(
     ballast.unlink()
     node.settle()
     compare(node.mount, shared.mountpoint)
+
+
+def test_a_request_that_hangs_is_named(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    local = make_device("local")
+    node = make_node(local=local.mountpoint / "tier").start()
+    (node.mount / "d").mkdir()
+    with frozen(local):
+        asking = subprocess.Popen(["touch", str(node.mount / "d" / "new")])
+        wait_until(lambda: node.status()["hanging"], "the request to be named")
+        hanging = node.status()["hanging"]
+        shown = node.cli("status", node.mount).out
+    assert asking.wait() == 0
+    assert [(each["operation"], each["path"]) for each in hanging] == [
+        ("create", str(node.mount / "d" / "new"))
+    ]
+    assert hanging[0]["seconds"] >= 5
+    assert f"{node.mount / 'd' / 'new'}: create for" in shown
+    assert node.status()["hanging"] == []
 
 
 def test_frozen_shared_tier_serves_local_copies(

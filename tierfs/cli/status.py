@@ -72,6 +72,13 @@ def _troubles(s: dict[str, Any]) -> Iterator[str]:
     yield from _section("stuck", [f"{i['path']}: {i['state']}: {i['error']}" for i in s["stuck"]])
     yield from _section("held", [f"{i['path']}: {i['reason']}" for i in s["held"]])
     yield from _section("open for long", s["open_long"])
+    yield from _section(
+        "hanging",
+        [
+            f"{h['path']}: {h['operation']} for {format_duration(h['seconds'])}"
+            for h in s["hanging"]
+        ],
+    )
     yield from _section("not ours, left alone", s["foreign"])
     if s["hidden"]:
         yield f"and {s['hidden']} names that you may not see"

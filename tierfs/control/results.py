@@ -102,6 +102,15 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hanging:
+    """One request of an application that has not been answered for a while."""
+
+    operation: str
+    path: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
     """A tier as it is now; `state` is "ok", or one line that says what is wrong with it."""
 
@@ -143,6 +152,7 @@ class StatusResult:
     held: tuple[Held, ...] = ()
     held_bytes: int = 0
     open_long: tuple[str, ...] = ()
+    hanging: tuple[Hanging, ...] = ()
     foreign: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
     hidden: int = 0

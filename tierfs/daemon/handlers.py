@@ -216,6 +216,8 @@ class Handlers:
             write_rate_bytes=round(now.write_rate_bytes, 1),
             local=await self._local_tier(), shared=await self._shared_tier(),
             retrying=retrying, stuck=stuck, held=held, open_long=long_open,
+            # whether another may see the path of what hangs could not be found out: it hangs
+            hanging=report.hanging() if peer.is_root else (),
             foreign=await self._foreign() if peer.is_root else (),
             members=(rooms.store.member,), hidden=hidden + more + others,
         ), 0  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import trio
 
+from tierfs.control.results import Hanging
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.model import ROOT, Name, Op, OpKind, OpState
@@ -83,6 +84,16 @@ class Report:
             if handle.writable and handle.object is obj
         ]  # fmt: skip
         return all(handle.flushed for handle in writers)
+
+    def hanging(self) -> tuple[Hanging, ...]:
+        """What the kernel has asked and not been told for a while."""
+        return tuple(
+            Hanging(
+                operation=found.operation, seconds=round(found.seconds, 1),
+                path=os.path.join(self._rooms.mountpoint, os.fsdecode(found.path)),
+            )
+            for found in self._fs.watchdog.hanging(time.monotonic())
+        )  # fmt: skip
 
     def pending(self) -> list[Op]:
         """All pending ops but those of files that are open."""

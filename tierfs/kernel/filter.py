@@ -23,7 +23,7 @@ from tierfs.kernel.backings import Backings
 from tierfs.kernel.device import Device
 from tierfs.kernel.extras import Extras
 from tierfs.kernel.hot import Hot
-from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests
+from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests, name_in
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.requests import Request as Naming
@@ -79,7 +79,7 @@ class Filter:
         self.agreed = trio.Event()
         self._agreement = b""
         self._reading = trio.CancelScope()
-        self._unanswered: set[int] = set()
+        self._asked = fs.watchdog
         self._quiet = trio.lowlevel.ParkingLot()
         self._awaited: dict[int, int] = {}
         self._spare: list[bytearray] = []
@@ -112,7 +112,7 @@ class Filter:
     async def drain(self) -> None:
         """Takes no more requests; returns when all that were taken have their answer."""
         self._reading.cancel()
-        while self._unanswered:
+        while not self._asked.idle:
             await self._quiet.park()
 
     def close(self) -> None:
@@ -160,7 +160,9 @@ class Filter:
             return
         if opcode == Opcode.INTERRUPT:
             return  # nothing here can be interrupted, and it takes no answer
-        self._unanswered.add(request.unique)
+        self._asked.begun(
+            request.unique, wire.operation(opcode), request.nodeid, name_in(message, opcode)
+        )
         kills = opcode in _MAY_KILL and wire.kills_privileges(message, opcode)
         if opcode in self._extras.opcodes and not kills:
             nursery.start_soon(self._answer, request, self._keep(message))
@@ -321,8 +323,8 @@ class Filter:
                 log.error("reply %d to request %d refused: %s", code, unique, error)
         unique = wire.REPLY_HEADER.unpack_from(message)[2]
         self._named.answered(unique)
-        self._unanswered.discard(unique)
-        if not self._unanswered:
+        self._asked.ended(unique)
+        if self._asked.idle:
             self._quiet.unpark_all()
 
 

@@ -23,13 +23,13 @@ BATCH = 256
 RESENT = 1 << 63
 """FUSE_UNIQUE_RESEND: the kernel asks for the second time."""
 
-_NAME_AT = {
+_NAME_AT: dict[int, int] = {
     Opcode.MKNOD: 16, Opcode.MKDIR: 8, Opcode.SYMLINK: 0, Opcode.LINK: 8, Opcode.CREATE: 16,
-    Opcode.UNLINK: 0, Opcode.RMDIR: 0, Opcode.RENAME: 8, Opcode.RENAME2: 16,
+    Opcode.UNLINK: 0, Opcode.RMDIR: 0, Opcode.RENAME: 8, Opcode.RENAME2: 16, Opcode.LOOKUP: 0,
 }  # fmt: skip
 """Where in the body the (first) name begins: behind struct fuse_mknod_in and so on."""
 
-NAMING = frozenset(_NAME_AT)
+NAMING = frozenset(_NAME_AT) - {Opcode.LOOKUP}
 _MAKING = frozenset({Opcode.MKNOD, Opcode.MKDIR, Opcode.SYMLINK, Opcode.LINK})
 _TAKING = frozenset({Opcode.UNLINK, Opcode.RMDIR, Opcode.RENAME, Opcode.RENAME2})
 
@@ -59,7 +59,7 @@ class Requests:
         unique = request.unique & ~RESENT
         self._unanswered.add(unique)
         done = bool(request.unique & RESENT) and unique in self._done
-        name = _name_in(message, request.opcode)
+        name = name_in(message, request.opcode)
         if request.unique & RESENT:
             log.info("asked again: request %d (opcode %d, %r): %s", unique, request.opcode,
                      name, "it was carried out" if done else "it is carried out now")  # fmt: skip
@@ -94,9 +94,12 @@ class Requests:
                 self._answered.clear()
 
 
-def _name_in(message: memoryview, opcode: int) -> Name:
-    start = wire.REQUEST_HEADER.size + _NAME_AT[Opcode(opcode)]
-    return bytes(message[start:]).partition(b"\0")[0]
+def name_in(message: memoryview, opcode: int) -> Name:
+    """The (first) name that a request is about, b"" if it is about none."""
+    at = _NAME_AT.get(opcode)
+    if at is None:
+        return b""
+    return bytes(message[wire.REQUEST_HEADER.size + at :]).partition(b"\0")[0]
 
 
 INIT_UNIQUE = (1 << 62) - 2

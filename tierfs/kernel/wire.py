@@ -35,12 +35,13 @@ FIRST_MINOR_WITH_PASSTHROUGH = 40
 
 
 class Opcode(enum.IntEnum):
-    """enum fuse_opcode: those that the filter does not pass on blindly."""
+    """enum fuse_opcode: those that the filter does not pass on blindly, and their names."""
 
     LOOKUP = 1
     FORGET = 2
     GETATTR = 3
     SETATTR = 4
+    READLINK = 5
     SYMLINK = 6
     MKNOD = 8
     MKDIR = 9
@@ -51,18 +52,35 @@ class Opcode(enum.IntEnum):
     OPEN = 14
     READ = 15
     WRITE = 16
+    STATFS = 17
     RELEASE = 18
+    FSYNC = 20
+    SETXATTR = 21
     GETXATTR = 22
+    LISTXATTR = 23
     REMOVEXATTR = 24
     FLUSH = 25
     INIT = 26
+    OPENDIR = 27
+    READDIR = 28
+    RELEASEDIR = 29
+    FSYNCDIR = 30
     CREATE = 35
     INTERRUPT = 36
     BATCH_FORGET = 42
     FALLOCATE = 43
+    READDIRPLUS = 44
     RENAME2 = 45
     LSEEK = 46
     COPY_FILE_RANGE = 47
+
+
+_OPERATIONS = {int(opcode): opcode.name.lower() for opcode in Opcode}
+
+
+def operation(opcode: int) -> str:
+    """What people call it."""
+    return _OPERATIONS.get(opcode, f"operation {opcode}")
 
 
 class InitFlag(enum.IntFlag):

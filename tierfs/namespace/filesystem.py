@@ -26,6 +26,7 @@ from tierfs.namespace.recovery import restore
 from tierfs.namespace.remembered import Remembered
 from tierfs.namespace.settling import Settling
 from tierfs.namespace.virtual import Virtual
+from tierfs.namespace.watchdog import Watchdog
 from tierfs.writeback import WriteBack
 
 
@@ -42,6 +43,7 @@ class FileSystem:
         self.core = core
         self.virtual = Virtual(core, local)
         self.tree = core.tree
+        self.watchdog = Watchdog(core.tree)
         self.chores = Chores(core)
         self.lookup = Lookup(core)
         self.inheritance = Inheritance(core, self.lookup)
@@ -93,6 +95,7 @@ class FileSystem:
         """Does what is done behind; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.chores.run)
+            nursery.start_soon(self.watchdog.run)
             nursery.start_soon(self.settling.run, self.files)
             nursery.start_soon(self.long_open.run, self.files.handles)
 
