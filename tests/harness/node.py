@@ -107,8 +107,8 @@ class Node:
             words += ["--config", config]
         if os.environ.get("TIERFS_TEST_PASSTHROUGH") == "off":
             words.append("--no-passthrough")
-        if os.environ.get("TIERFS_TEST_SUPERVISOR") == "on":
-            words.append("--supervisor")
+        if os.environ.get("TIERFS_TEST_SUPERVISOR") == "off" and "supervisor" not in self.settings:
+            words.append("--no-supervisor")
         return [*words, *more]
 
     def start(self, *more: str, timeout: float = 60.0) -> Node:
@@ -154,9 +154,14 @@ class Node:
         return self.is_mounted()
 
     def kill(self) -> None:
-        """`kill -9` of the daemon; the dead mount stays, as it does in life."""
+        """`kill -9` of the daemon, the supervisor first if there is one: all that serves is gone.
+
+        The dead mount stays, as it does in life.
+        """
+        pids = [self.pid, *_children(self.pid)]
         os.kill(self.pid, signal.SIGKILL)
-        wait_until(lambda: not _alive(self.pid), f"daemon {self.pid} to die", poll=0.002)
+        for pid in pids:
+            wait_until(lambda pid=pid: not _alive(pid), f"process {pid} to die", poll=0.002)
 
     def terminate(self, timeout: float = 30.0) -> None:
         """SIGTERM; the daemon must detach and end."""
@@ -234,6 +239,10 @@ def _becoming(uid: int) -> list[str]:
     cap = "+dac_read_search"
     words = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
     return [*words, f"--inh-caps={cap}", f"--ambient-caps={cap}"]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _alive(pid: int) -> bool:

@@ -164,6 +164,7 @@ def test_unsynced_file_is_suspect_after_a_reboot(
 ) -> None:
     """The daemon dies as it is about to sync the file: closed, and never on disk for sure."""
     node = make_node()
+    node.settings["supervisor"] = False
     node.environment["TIERFS_TEST_FAULT"] = "local.fsync:1:kill"
     node.start()
     (node.mount / "f").write_bytes(b"closed, never synced")
@@ -210,7 +211,7 @@ def test_second_daemon_on_one_local_tier_is_refused(
     result = second.cli(*second.mount_words())
     assert result.code != 0
     assert len(result.err.strip().splitlines()) == 1
-    assert str(node.pid) in result.err
+    assert str(node.status()["worker_pid"]) in result.err
     assert not second.is_mounted()
     (node.mount / "f").write_bytes(b"the first goes on")
     node.settle()
@@ -252,6 +253,7 @@ def test_staging_of_a_killed_daemon_is_swept(
 @pytest.mark.parametrize("step", ["put.rename", "put.fsync", "put.fsync_dir"])
 def test_death_at_a_step_of_the_commit(make_node: Callable[..., Node], step: str) -> None:
     node = make_node()
+    node.settings["supervisor"] = False
     node.environment["TIERFS_TEST_FAULT"] = f"{step}:2:kill"
     node.start()
     (node.mount / "a").write_bytes(b"a" * 100_000)

@@ -47,9 +47,20 @@ def kill_worker(node: Node) -> None:
 
 
 @pytest.fixture
+def make_node(make_node: Callable[..., Node]) -> Callable[..., Node]:
+    """Nodes with a supervisor, whatever the run is about."""
+
+    def make(*words: Any, **options: Any) -> Node:
+        made = make_node(*words, **options)
+        made.settings["supervisor"] = True
+        return made
+
+    return make
+
+
+@pytest.fixture
 def node(make_node: Callable[..., Node]) -> Node:
     node = make_node()
-    node.settings["supervisor"] = True
     node.expected = list(ENDED)
     return node.start()
 
@@ -183,7 +194,7 @@ def test_kill_at_random(node: Node) -> None:
 @pytest.mark.parametrize("passthrough", [True, False])
 def test_kill_at_random_for_long(make_node: Callable[..., Node], passthrough: bool) -> None:
     node = make_node("long")
-    node.settings |= {"supervisor": True, "passthrough": passthrough}
+    node.settings["passthrough"] = passthrough
     node.expected = list(ENDED)
     node.start()
     swarm(node, 120, 2 + passthrough)
@@ -194,7 +205,6 @@ def dying(make_node: Callable[..., Node], name: str, armed: Path) -> Node:
     node = make_node(name)
     node.environment["TIERFS_TEST_DIE_AT_REPLY"] = str(armed)
     node.environment["PYTHONPATH"] = f"{CHECKOUT / 'tests' / 'harness' / 'at_reply'}:{CHECKOUT}"
-    node.settings["supervisor"] = True
     node.expected = list(ENDED)
     return node
 
@@ -280,7 +290,6 @@ def test_a_version_that_does_not_start_leaves_the_mount_as_it_is(
     make_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     node = make_node()
-    node.settings["supervisor"] = True
     broken = tmp_path / "broken"
     broken.mkdir()
     node.environment["PYTHONPATH"] = f"{broken}:{CHECKOUT}"

@@ -214,7 +214,7 @@ class Settings:
             "Run under a supervisor, which starts the daemon again when it dies and lets it be "
             "replaced (tierfs reload) while the mount goes on.",
         ),
-        default=False,
+        default=True,
     )
     passthrough: bool = field(
         metadata=_key(
