@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
 from tests.frameworks.oracle import Oracle
-from tests.harness import LoopDevice, Node, compare
+from tests.harness import LoopDevice, Node, compare, wait_until
 
 GIB = 1 << 30
 CHECKOUT = Path(__file__).parents[2]
@@ -54,6 +55,11 @@ def run(name: str, phase: str, directory: Path, scratch: Path) -> str:
 
 def save_flush_load(name: str, node: Node, replacement: Node, tmp_path: Path) -> None:
     run(name, "save", node.mount, tmp_path)
+    is_whole(name, node, replacement, tmp_path)
+
+
+def is_whole(name: str, node: Node, replacement: Node, tmp_path: Path) -> None:
+    """What a runner saved on `node` is committed, and loads on `replacement`."""
     node.settle(timeout=200)
     compare(node.mount, node.shared)
     replacement.start()
@@ -96,3 +102,27 @@ def test_saved_across_a_kill_of_the_daemon(
     node.settle(timeout=200)
     loader.start()
     run("03_safetensors", "load", loader.mount, tmp_path)
+
+
+def test_dcp_save_while_the_worker_is_killed_again_and_again(
+    device: LoopDevice, make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    node = make_node(shared=device.mountpoint)
+    node.settings["supervisor"] = True
+    node.expected = [r"worker \d+ ended \(killed by SIGKILL\)"]
+    node.start()
+    kills = 0
+    with ThreadPoolExecutor(1) as pool:
+        saving = pool.submit(run, "02_torch_dcp", "save", node.mount, tmp_path)
+        wait_until(
+            lambda: os.listdir(node.mount) or saving.done(), "the save to begin", timeout=200
+        )
+        while not saving.done():
+            node.kill_worker()
+            kills += 1
+            wait([saving], timeout=1)
+        saving.result()
+    assert kills >= 2
+    assert node.status()["restarts"] == kills
+    loader = make_node("loader", shared=device.mountpoint)
+    is_whole("02_torch_dcp", node, loader, tmp_path)

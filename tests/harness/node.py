@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tests.harness.waiting import wait_until
+from tierfs.control.discovery import session_directory
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -162,6 +163,22 @@ class Node:
         os.kill(self.pid, signal.SIGKILL)
         for pid in pids:
             wait_until(lambda pid=pid: not _alive(pid), f"process {pid} to die", poll=0.002)
+
+    def supervisor(self) -> dict[str, Any]:
+        """What the supervisor tells of itself, see `control.supervision.State`."""
+        path = session_directory(str(self.mount)) / "supervisor.json"
+        return dict(json.loads(path.read_text()))
+
+    def is_served(self, after: int = 0) -> bool:
+        """Whether a worker serves that came after the one of generation `after`."""
+        state = self.supervisor()
+        return state["state"] == "running" and state["generation"] > after
+
+    def kill_worker(self) -> None:
+        """`kill -9` of the worker; returns when the next one serves."""
+        before = self.supervisor()
+        os.kill(before["worker_pid"], signal.SIGKILL)
+        wait_until(lambda: self.is_served(before["generation"]), "the next worker", timeout=60)
 
     def terminate(self, timeout: float = 30.0) -> None:
         """SIGTERM; the daemon must detach and end."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import mmap
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,33 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Node, compare, wait_until
+from tests.harness import LoopDevice, Node, compare, frozen, wait_until
 from tests.harness.node import CHECKOUT
 from tests.harness.swarm import Swarm
-from tierfs.control.discovery import session_directory
-
-PYTHON = os.environ.get("TIERFS_FW_PYTHON", "")
-FRAMEWORKS = Path(os.environ.get("TIERFS_FRAMEWORKS", CHECKOUT.parent / "shared" / "frameworks"))
 
 ENDED = [r"worker \d+ ended \(killed by SIGKILL\)"]
-
-
-def state_of(node: Node) -> dict[str, Any]:
-    """What the supervisor tells of itself."""
-    path = session_directory(str(node.mount)) / "supervisor.json"
-    return dict(json.loads(path.read_text()))
-
-
-def running(node: Node, after: int = 0) -> bool:
-    state = state_of(node)
-    return state["state"] == "running" and state["generation"] > after
-
-
-def kill_worker(node: Node) -> None:
-    """`kill -9`, and wait until the next worker serves."""
-    before = state_of(node)
-    os.kill(before["worker_pid"], signal.SIGKILL)
-    wait_until(lambda: running(node, before["generation"]), "the next worker", timeout=60)
 
 
 @pytest.fixture
@@ -68,9 +44,9 @@ def node(make_node: Callable[..., Node]) -> Node:
 def test_status_names_supervisor_and_worker(node: Node) -> None:
     status = node.status()
     assert status["supervisor_pid"] == node.pid
-    assert status["worker_pid"] == state_of(node)["worker_pid"] != node.pid
+    assert status["worker_pid"] == node.supervisor()["worker_pid"] != node.pid
     assert status["restarts"] == 0
-    kill_worker(node)
+    node.kill_worker()
     assert node.status()["restarts"] == 1
 
 
@@ -78,7 +54,7 @@ def test_open_files_go_on(node: Node) -> None:
     with (node.mount / "new").open("w+b") as new:
         new.write(b"before ")
         new.flush()
-        kill_worker(node)
+        node.kill_worker()
         new.write(b"after")
         new.flush()
         new.seek(0)
@@ -94,7 +70,7 @@ def test_open_unlinked_files_survive(node: Node) -> None:
     for name in ("local", "foreign"):
         (node.mount / name).unlink()
     node.settle()
-    kill_worker(node)
+    node.kill_worker()
     contents = [os.pread(fd, 100, 0) for fd in fds]
     sizes = [os.fstat(fd).st_size for fd in fds]
     for fd in fds:
@@ -109,7 +85,7 @@ def test_stores_through_a_mapping_arrive(node: Node) -> None:
     with (node.mount / "f").open("r+b") as file:
         mapping = mmap.mmap(file.fileno(), 4096)
     mapping[:6] = b"first "
-    kill_worker(node)
+    node.kill_worker()
     mapping[6:12] = b"second"
     mapping.close()
     node.settle()
@@ -125,7 +101,7 @@ def test_inode_numbers_and_working_directories_stay(node: Node) -> None:
     inside = os.open(node.mount / "d" / "e", os.O_RDONLY | os.O_DIRECTORY)
     node.settle()
     (node.mount / "d").rename(node.mount / "moved")
-    kill_worker(node)
+    node.kill_worker()
     assert os.listdir(inside) == ["f"]
     with open(os.open("f", os.O_RDONLY, dir_fd=inside)) as file:
         assert file.read() == "x"
@@ -140,7 +116,7 @@ def test_a_listing_goes_on_where_it_was(node: Node) -> None:
         (node.shared / name).touch()
     with os.scandir(node.mount) as listing:
         seen = [next(listing).name for _ in range(10)]
-        kill_worker(node)
+        node.kill_worker()
         seen += [entry.name for entry in listing]
     assert sorted(seen) == sorted(names)
 
@@ -150,7 +126,7 @@ def test_a_locked_file_stays_locked(node: Node, unlinked: bool) -> None:
     """Locks are the kernel's own: the worker never hears of them."""
     with (node.mount / "f").open("w") as one:
         fcntl.flock(one, fcntl.LOCK_EX)
-        kill_worker(node)
+        node.kill_worker()
         with (node.mount / "f").open("w") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if unlinked:
@@ -167,10 +143,10 @@ def swarm(node: Node, seconds: float, seed: int) -> None:
     while work.working() and time.monotonic() < limit:
         # while the next one starts, too, but mostly when it serves
         if chance.random() < 0.75:
-            wait_until(lambda: running(node), "a worker", timeout=60)
+            wait_until(lambda: node.is_served(), "a worker", timeout=60)
         time.sleep(chance.uniform(0, 2))
         try:
-            os.kill(state_of(node)["worker_pid"], signal.SIGKILL)
+            os.kill(node.supervisor()["worker_pid"], signal.SIGKILL)
             kills += 1
         except ProcessLookupError:
             continue  # the last one has just been killed
@@ -273,7 +249,7 @@ def test_a_request_asked_again_is_answered_once(
 
 
 def test_reload_takes_over(node: Node) -> None:
-    before = state_of(node)["worker_pid"]
+    before = node.supervisor()["worker_pid"]
     with (node.mount / "f").open("wb") as file:
         file.write(b"before")
         file.flush()
@@ -295,29 +271,57 @@ def test_a_version_that_does_not_start_leaves_the_mount_as_it_is(
     node.environment["PYTHONPATH"] = f"{broken}:{CHECKOUT}"
     node.expected = [r"which was to come next, ended with code 1", "Traceback"]
     node.start()
-    before = state_of(node)["worker_pid"]
+    before = node.supervisor()["worker_pid"]
     (broken / "trio.py").write_text("raise ImportError('a broken upgrade')\n")
     result = node.cli("reload", node.mount)
     (broken / "trio.py").unlink()
     assert result.code == 1
     assert "does not start" in result.err
-    assert state_of(node)["worker_pid"] == before
+    assert node.supervisor()["worker_pid"] == before
     (node.mount / "f").write_bytes(b"x")
     assert node.cli("reload", node.mount).code == 0
-    assert state_of(node)["worker_pid"] != before
+    assert node.supervisor()["worker_pid"] != before
     assert (node.mount / "f").read_bytes() == b"x"
 
 
 def test_a_worker_that_is_stopped_is_replaced(node: Node) -> None:
     node.expected += [r"is replaced: it has not answered", r"ended \(it has not answered"]
     (node.mount / "f").write_bytes(b"x")
-    before = state_of(node)
+    before = node.supervisor()
     os.kill(before["worker_pid"], signal.SIGSTOP)
     assert (node.mount / "f").read_bytes() == b"x"
     (node.mount / "g").write_bytes(b"y")
-    assert state_of(node)["worker_pid"] != before["worker_pid"]
+    assert node.supervisor()["worker_pid"] != before["worker_pid"]
     node.settle()
     compare(node.mount, node.shared)
+
+
+def test_a_worker_that_hangs_in_the_kernel_is_waited_for(
+    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice]
+) -> None:
+    """It is killed while it sends: what it was about to do must not overtake the next one."""
+    shared = make_device("shared", 512 << 20)
+    node = make_node(shared=shared.mountpoint).start()
+    node.expected += [r"is replaced: it has not answered", "hangs in the kernel"]
+    with frozen(shared):
+        (node.mount / "g").write_bytes(b"being sent")
+        before = node.supervisor()
+        wait_until(lambda: hangs(before["worker_pid"]), "a thread to hang")
+        os.kill(before["worker_pid"], signal.SIGKILL)
+        wait_until(lambda: "hangs in the kernel" in node.supervisor()["error"], "that to be seen")
+        assert node.supervisor()["generation"] == before["generation"]
+        assert Path(f"/proc/{before['worker_pid']}").exists()
+    (node.mount / "f").write_bytes(b"afterwards")
+    assert node.supervisor()["generation"] == before["generation"] + 1
+    node.settle()
+    assert (node.shared / "g").read_bytes() == b"being sent"
+    assert (node.shared / "f").read_bytes() == b"afterwards"
+
+
+def hangs(pid: int) -> bool:
+    """Whether a thread of `pid` waits in the kernel and cannot be killed."""
+    stats = Path(f"/proc/{pid}/task").glob("*/stat")
+    return any(path.read_text().rpartition(")")[2].split()[0] == "D" for path in stats)
 
 
 def test_workers_that_end_at_once_leave_a_clear_state(node: Node) -> None:
@@ -327,10 +331,12 @@ def test_workers_that_end_at_once_leave_a_clear_state(node: Node) -> None:
     opened = os.open(node.mount / "f", os.O_RDONLY)
     journal = node.local / "journal.db"
     aside = node.local / "aside"
-    os.kill(state_of(node)["worker_pid"], signal.SIGSTOP)
+    os.kill(node.supervisor()["worker_pid"], signal.SIGSTOP)
     journal.rename(aside)
-    os.kill(state_of(node)["worker_pid"], signal.SIGKILL)
-    wait_until(lambda: state_of(node)["state"] == "failed", "the supervisor to give up", timeout=60)
+    os.kill(node.supervisor()["worker_pid"], signal.SIGKILL)
+    wait_until(
+        lambda: node.supervisor()["state"] == "failed", "the supervisor to give up", timeout=60
+    )
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         (node.mount / "f").stat()
     result = node.cli("status", node.mount)
@@ -345,7 +351,7 @@ def test_workers_that_end_at_once_leave_a_clear_state(node: Node) -> None:
 
 def test_the_end_of_the_supervisor_is_the_end_of_the_mount(node: Node) -> None:
     (node.mount / "f").write_bytes(b"x")
-    worker = state_of(node)["worker_pid"]
+    worker = node.supervisor()["worker_pid"]
     node.kill()
     wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to end, too")
     assert not node.is_alive()
@@ -355,41 +361,12 @@ def test_the_end_of_the_supervisor_is_the_end_of_the_mount(node: Node) -> None:
 
 
 def test_umount_and_sigterm_end_both(node: Node) -> None:
-    worker = state_of(node)["worker_pid"]
+    worker = node.supervisor()["worker_pid"]
     node.terminate()
     assert not node.is_mounted()
     assert not Path(f"/proc/{worker}").exists()
     node.start()
-    worker = state_of(node)["worker_pid"]
+    worker = node.supervisor()["worker_pid"]
     assert node.umount().code == 0
     for pid in (node.pid, worker):
         wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"process {pid} to end")
-
-
-@pytest.mark.slow
-@pytest.mark.frameworks
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not os.access(PYTHON, os.X_OK), reason="TIERFS_FW_PYTHON is not set")
-@pytest.mark.skipif(not FRAMEWORKS.is_dir(), reason=f"no framework runners in {FRAMEWORKS}")
-def test_dcp_save_with_the_worker_killed_during_it(node: Node, tmp_path: Path) -> None:
-    def command(phase: str) -> list[str]:
-        return ["bash", str(FRAMEWORKS / "02_torch_dcp" / "run.sh"), str(node.mount), phase]
-
-    environment = {**os.environ, "FW_PY_TORCH": PYTHON, "FW_EXPECT": str(tmp_path / "expect")}
-    output = tmp_path / "output"
-    kills = 0
-    with output.open("w") as sink:
-        saving = subprocess.Popen(
-            command("save"), env=environment, stdout=sink, stderr=subprocess.STDOUT
-        )
-        wait_until(lambda: os.listdir(node.mount), "the save to begin", timeout=200)
-        while saving.poll() is None:
-            kill_worker(node)
-            kills += 1
-            time.sleep(0.5)
-    assert saving.returncode == 0, output.read_text()[-4000:]
-    assert kills >= 2
-    node.settle(timeout=200)
-    compare(node.mount, node.shared)
-    loading = subprocess.run(command("load"), env=environment, capture_output=True, check=False)
-    assert loading.returncode == 0, loading.stdout[-4000:]

@@ -58,7 +58,6 @@ class Supervisor:
         self._short_lives = 0
         self._ever_ready = False
         self._error = ""
-        self._left: list[Worker] = []
         self._asked: set[int] = set()
         self._reloading = False
         self._failed_reloads = 0
@@ -102,7 +101,7 @@ class Supervisor:
         return worker
 
     def _watch(self, worker: Worker) -> int | None:
-        """Listens to a worker until it has ended; its exit code, None if it does not even end."""
+        """Listens to a worker until it has ended; its exit code, None if it is killed and hangs."""
         leave_by = 0.0
         while True:
             wait_readable([worker.end, worker.pidfd, self._wakeup, *self._next.fds], 1.0)
@@ -119,9 +118,7 @@ class Supervisor:
             self._end_if_silent(worker, leave_by)
         self._listen(worker)
         code = worker.exit_code()
-        if code is None:
-            self._left.append(worker)
-        else:
+        if code is not None:
             worker.close()
         return code
 
@@ -185,13 +182,14 @@ class Supervisor:
 
     def _go_on(self, worker: Worker, code: int | None) -> bool:
         """Waits until the next worker may start; False when the mount is gone."""
-        self._reap()
         if code == LEFT:
             log.info("worker %d made room for the next one", worker.pid)
             return True
-        self._error = worker.refused or _ending(code)
-        log.warning("worker %d ended (%s); the next one takes over", worker.pid, self._error)
         lived = time.monotonic() - worker.ready_at if worker.ready_at else 0.0
+        self._error = worker.refused or _ending(code)
+        if code is None and not self._has_ended(worker):
+            return False
+        log.warning("worker %d ended (%s); the next one takes over", worker.pid, self._error)
         killed = code == -signal.SIGKILL and worker.ready_at > 0
         if lived >= SHORT_LIFE_SECONDS or killed:  # killed by somebody: it did not fail by itself
             self._short_lives = 0
@@ -224,10 +222,25 @@ class Supervisor:
                 return True
         return False
 
-    def _reap(self) -> None:
-        for worker in [worker for worker in self._left if worker.exit_code() is not None]:
-            self._left.remove(worker)
-            worker.close()
+    def _has_ended(self, worker: Worker) -> bool:
+        """Waits for a killed worker that hangs in the kernel; False when the end was asked for.
+
+        What it was about to do on a tier will be done some time: the next worker must not be
+        overtaken by that, and so does not begin before.
+        """
+        self._error = f"worker {worker.pid} was killed and hangs in the kernel"
+        self._write_state(STARTING, worker.pid)
+        log.error(
+            "%s: a tier does not answer. The next worker starts when that has ended",
+            self._error,
+        )  # fmt: skip
+        while worker.exit_code() is None:
+            if self._asked & {signal.SIGTERM, signal.SIGINT}:
+                return False
+            wait_readable([worker.pidfd, self._wakeup], 60.0)
+            self._drain_wakeup()
+        worker.close()
+        return True
 
     def _drop(self, name: str) -> None:
         fd = self._kept.pop(name, None)
