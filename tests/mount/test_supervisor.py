@@ -8,6 +8,8 @@ import mmap
 import os
 import random
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -358,6 +360,25 @@ def test_the_end_of_the_supervisor_is_the_end_of_the_mount(node: Node) -> None:
     node.start()
     assert (node.mount / "f").read_bytes() == b"x"
     assert node.status()["restarts"] == 0
+
+
+def test_a_service_manager_is_told_that_the_mount_answers(
+    make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """As packaging/tierfs@.service has it: Type=notify, the supervisor is the main process."""
+    node = make_node()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        words = node.command(*node.mount_words("--foreground"))
+        with subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL) as supervisor:
+            node.pid = supervisor.pid
+            assert manager.recv(1000) == f"READY=1\nMAINPID={supervisor.pid}".encode()
+            (node.mount / "f").write_bytes(b"x")
+            supervisor.send_signal(signal.SIGTERM)
+            assert supervisor.wait(30) == 0
+    assert not node.is_mounted()
 
 
 def test_umount_and_sigterm_end_both(node: Node) -> None:

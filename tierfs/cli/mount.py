@@ -81,6 +81,7 @@ def mount(
     place = os.path.realpath(mountpoint)
     command = _daemon_command(place, settings)
     if foreground:
+        _make_runtime(session_directory(place))
         _become(command)
     _start(place, command, session_directory(place))
 

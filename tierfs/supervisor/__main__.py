@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import resource
+import socket
 import sys
 from logging.handlers import SysLogHandler, WatchedFileHandler
 from pathlib import Path
@@ -26,12 +27,27 @@ class Teller:
 
     def __call__(self, line: str) -> None:
         """Writes `line`; the first one counts."""
+        if line == "ok":
+            _notify_service_manager()
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.write(fd, line.replace("\n", " ").encode(errors="surrogateescape") + b"\n")
             os.close(fd)
         elif line != "ok":
             print(f"tierfs: {line}", file=sys.stderr)
+
+
+def _notify_service_manager() -> None:
+    """The mount answers: sd_notify(3), where a service manager wants to know."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if not name:
+        return
+    address = "\0" + name[1:] if name.startswith("@") else name
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        try:
+            manager.sendto(f"READY=1\nMAINPID={os.getpid()}".encode(), address)
+        except OSError as error:
+            log.warning("the service manager at %s was not told: %s", name, error)
 
 
 def main() -> int:
@@ -50,7 +66,8 @@ def main() -> int:
     command += ["--settings", arguments.settings]
     if arguments.log_file is not None:
         command += ["--log-file", arguments.log_file]
-    return Supervisor(command, arguments.runtime, Teller(arguments.ready_fd)).run()
+    say = Teller(arguments.ready_fd)
+    return Supervisor(arguments.mountpoint, command, arguments.runtime, say).run()
 
 
 def _start_logging(log_file: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,9 @@ SILENCE_SECONDS = 10.0
 
 START_SECONDS = 120.0
 """How long a worker has to become ready: its tiers may be slow."""
+
+END_SECONDS = 20.0
+"""How long it has when the end was asked for meanwhile."""
 
 LEAVE_SECONDS = 5.0
 """How long a worker that is to make room may finish what it does; then it is killed, which does
@@ -49,7 +53,10 @@ class Supervisor:
     one who mounts, once, "ok" or why not.
     """
 
-    def __init__(self, command: list[str], directory: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, mountpoint: str, command: list[str], directory: Path, say: Callable[[str], None]
+    ) -> None:
+        self._mountpoint = mountpoint
         self._next = Standby(command)
         self._directory = directory
         self._say = say
@@ -70,6 +77,10 @@ class Supervisor:
             signal.signal(number, lambda number, _: self._asked.add(number))
         return reader
 
+    @property
+    def _end_asked(self) -> bool:
+        return bool(self._asked & {signal.SIGTERM, signal.SIGINT})
+
     # -- the life of the mount -------------------------------------------------------------------
 
     def run(self) -> int:
@@ -79,18 +90,29 @@ class Supervisor:
         finally:
             self._next.discard()
             remove_state(self._directory)
+            if DEVICE in self._kept:
+                self._detach()
 
     def _serve(self) -> int:
         while True:
             worker = self._start()
             code = self._watch(worker)
             if code == 0:
+                self._drop(DEVICE)  # it has unmounted
                 return 0
             if not self._ever_ready:
                 self._say(worker.refused or f"the daemon ended with code {code}; see the log")
                 return 1
             if self._may_end() or not self._go_on(worker, code):
                 return 0
+
+    def _detach(self) -> None:
+        """No worker could unmount: applications get ENOENT, not a dead mount."""
+        done = subprocess.run(
+            ["umount", "--lazy", self._mountpoint], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            log.error("unmount: %s", done.stderr.strip())
 
     def _start(self) -> Worker:
         self._generation += 1
@@ -109,7 +131,8 @@ class Supervisor:
             self._drain_wakeup()
             if worker.exit_code() is not None or worker.silenced:
                 break
-            if self._asked & {signal.SIGTERM, signal.SIGINT}:
+            if self._end_asked and worker.ready_at:
+                # one that is not ready yet would die of it, and leave the mount
                 self._asked.clear()
                 worker.signal(signal.SIGTERM)
             if self._may_leave(worker):
@@ -165,8 +188,8 @@ class Supervisor:
             reason = f"it did not make room within {LEAVE_SECONDS:.0f} s"
         elif worker.ready_at and now - worker.heard_at > SILENCE_SECONDS:
             reason = f"it has not answered for {SILENCE_SECONDS:.0f} s"
-        elif not worker.ready_at and now - worker.started_at > START_SECONDS:
-            reason = f"it was not ready after {START_SECONDS:.0f} s"
+        elif not worker.ready_at and now - worker.started_at > self._patience():
+            reason = f"it was not ready after {self._patience():.0f} s"
         else:
             return
         log.error("worker %d is replaced: %s", worker.pid, reason)
@@ -174,11 +197,14 @@ class Supervisor:
         worker.silenced = True
         worker.kill()
 
+    def _patience(self) -> float:
+        return END_SECONDS if self._end_asked else START_SECONDS
+
     # -- between two workers ---------------------------------------------------------------------
 
     def _may_end(self) -> bool:
         """Whether there is nothing to go on with, or somebody asked for the end."""
-        return DEVICE not in self._kept or bool(self._asked & {signal.SIGTERM, signal.SIGINT})
+        return DEVICE not in self._kept or self._end_asked
 
     def _go_on(self, worker: Worker, code: int | None) -> bool:
         """Waits until the next worker may start; False when the mount is gone."""
@@ -213,7 +239,7 @@ class Supervisor:
         while refuser.refuse_all(device):
             wait_readable([device, self._wakeup], 60.0)
             self._drain_wakeup()
-            if self._asked & {signal.SIGTERM, signal.SIGINT}:
+            if self._end_asked:
                 return False
             if signal.SIGHUP in self._asked:
                 self._asked.clear()
@@ -235,7 +261,7 @@ class Supervisor:
             self._error,
         )  # fmt: skip
         while worker.exit_code() is None:
-            if self._asked & {signal.SIGTERM, signal.SIGINT}:
+            if self._end_asked:
                 return False
             wait_readable([worker.pidfd, self._wakeup], 60.0)
             self._drain_wakeup()
