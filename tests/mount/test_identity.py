@@ -220,3 +220,33 @@ def test_link_counts_and_ctime_while_names_come_and_go(node: Node) -> None:
             assert os.fstat(opened.fileno()).st_nlink == 0
         assert sorted(os.listdir(where)) == ["b", "f"]
         assert [(where / name).stat().st_nlink for name in "bf"] == [1, 1]
+
+
+def descend(top: Path, name: str, depth: int, *, make: bool = False) -> int:
+    """A descriptor of the directory that many times `name` below `top`."""
+    at = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(depth):
+        if make:
+            os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = below
+    return at
+
+
+def test_a_path_longer_than_any_call_takes(node: Node) -> None:
+    """It is reached by steps, as on a local file system, and committed."""
+    deep = descend(node.mount, "d" * 200, 25, make=True)
+    os.mkdir("inside", dir_fd=deep)
+    with open(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=deep), "wb") as file:
+        file.write(b"deep down")
+    node.settle()
+    os.rename("f", "g", src_dir_fd=deep, dst_dir_fd=deep)
+    os.rmdir("inside", dir_fd=deep)
+    node.settle()
+    shared = descend(node.shared, "d" * 200, 25)
+    assert os.listdir(shared) == os.listdir(deep) == ["g"]
+    with open(os.open("g", os.O_RDONLY, dir_fd=shared), "rb") as file:
+        assert file.read() == b"deep down"
+    os.close(deep)
+    os.close(shared)

@@ -13,6 +13,7 @@ from tierfs.osio.labels import Labelled, labelled
 _BENEATH = libc.RESOLVE_BENEATH | libc.RESOLVE_NO_SYMLINKS | libc.RESOLVE_NO_MAGICLINKS
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
 _MISSING_CALL = frozenset({errno.ENOSYS, errno.EPERM})
+_PATH_MAX = 4096
 _RETRIES = 8
 
 
@@ -38,7 +39,8 @@ class Paths(Labelled):
 
         Raises ELOOP for a symlink on the way and EXDEV for a path that leaves `dirfd`.
         """
-        for _ in range(_RETRIES):
+        retries = _RETRIES if len(path) < _PATH_MAX else 0  # longer ones no call takes
+        for _ in range(retries):
             try:
                 return libc.openat2(dirfd, path or b".", flags, mode, _BENEATH)
             except OSError as error:
@@ -141,7 +143,7 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _walk_beneath(dirfd: int, path: bytes, flags: int, mode: int) -> int:
-    """What openat2 does, component by component, for kernels and sandboxes without it."""
+    """What openat2 does, component by component: without it, and for paths that are too long."""
     names = [part for part in path.split(b"/") if part not in (b"", b".")] or [b"."]
     if path.startswith(b"/") or b".." in names:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)

@@ -52,6 +52,20 @@ def test_open_beneath_reaches_files_and_the_directory_itself(
     os.close(fd)
 
 
+def test_open_beneath_takes_paths_of_any_length(beneath: OS, tmp_path: Path, root: int) -> None:
+    path = b"/".join([b"d" * 200] * 25)
+    at = os.dup(root)
+    for name in path.split(b"/"):
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    fd = beneath.open_beneath("t", root, path, os.O_RDONLY | os.O_DIRECTORY)
+    assert os.fstat(fd).st_ino == os.fstat(at).st_ino
+    os.close(fd)
+    os.close(at)
+
+
 @pytest.mark.parametrize(
     ("path", "number"),
     [
