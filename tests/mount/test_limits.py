@@ -212,3 +212,21 @@ def test_many_pending_files(
         assert len(os.listdir(node.mount / "d")) == 3000
     node.settle()
     assert len(os.listdir(shared.mountpoint / "d")) == 3000
+
+
+def test_what_is_pending_is_not_free(node: Node) -> None:
+    """A temporary name is not sent for a while: its bytes are taken all the same."""
+    free = os.statvfs(node.mount).f_bavail * os.statvfs(node.mount).f_frsize
+    (node.mount / "x.tmp").write_bytes(bytes(8 * MIB))
+
+    def taken() -> int:
+        st = os.statvfs(node.mount)
+        return free - st.f_bavail * st.f_frsize
+
+    wait_until(lambda: taken() > 7 * MIB, "statfs to tell")
+    with (node.mount / "sparse.tmp").open("wb") as file:
+        file.truncate(1 << 40)
+    os.stat(node.mount / "sparse.tmp")
+    wait_until(lambda: 7 * MIB < taken() < 100 * MIB, "a hole to take nothing")
+    node.settle()
+    assert taken() < 100 * MIB

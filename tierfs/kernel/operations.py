@@ -163,7 +163,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        return statvfs_data(await self._fs.statfs())
+        return statvfs_data(await self._fs.space.statfs())
 
     # -- open files ----------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import trio
@@ -25,6 +24,7 @@ from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
 from tierfs.namespace.remembered import Remembered
 from tierfs.namespace.settling import Settling
+from tierfs.namespace.space import Space
 from tierfs.namespace.virtual import Virtual
 from tierfs.namespace.watchdog import Watchdog
 from tierfs.writeback import WriteBack
@@ -59,6 +59,7 @@ class FileSystem:
         self.names = Names(core, self.lookup, self.files, self.listings, self.inheritance)
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
+        self.space = Space(core)
 
     def start(self, writeback: WriteBack, snapshot: JournalSnapshot) -> None:
         """Takes up what the journal holds. Blocking, O(pending)."""
@@ -98,10 +99,6 @@ class FileSystem:
             nursery.start_soon(self.watchdog.run)
             nursery.start_soon(self.settling.run, self.files)
             nursery.start_soon(self.long_open.run, self.files.handles)
-
-    async def statfs(self) -> os.statvfs_result:
-        """Space of the shared tier."""
-        return await self.core.on_shared(self.core.shared.statvfs)
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel forgot a node."""
