@@ -148,6 +148,10 @@ EXCHANGED = "exchanged:"
 """In `Op.fields` of RENAME, with an object id in hex: the name has that object, and gives it to the
 name that the op comes from (RENAME_EXCHANGE)."""
 
+OLDER = "older"
+"""In `Op.fields` of TRASH: what is taken away is the sealed generation under the name, while the
+directory that the op is about, a newer one, stays staged."""
+
 
 class Reopen(enum.IntEnum):
     """How a REOPEN begins the new generation (`Op.flags`)."""
@@ -302,6 +306,42 @@ class CleanRecord:
     used_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class WriterRecord:
+    """A process that made an unsealed checkpoint or wrote in it (see `groups.Writers`).
+
+    Attributes:
+        process, started: its id and start time.
+        state: ``living``, ``exited``, ``killed`` or ``unknown``.
+        wrote, closed: it had a file open for writing there, and closed one.
+    """
+
+    process: int
+    started: int
+    state: str
+    wrote: bool
+    closed: bool
+
+
+@dataclass(slots=True)
+class GroupRecord:
+    """An unsealed checkpoint that this member wrote in, as the journal knows it.
+
+    Attributes:
+        id: its directory id.
+        made: place among its siblings: the number of the op that made it here.
+        expect: files that ``tierfs commit`` asked for: -1 any number, None not asked.
+        older: inode of the sealed generation that stands under its name, None if there is none.
+        writers: who wrote in it.
+    """
+
+    id: ObjectId
+    made: int
+    expect: int | None = None
+    older: int | None = None
+    writers: tuple[WriterRecord, ...] = ()
+
+
 @dataclass(slots=True)
 class JournalSnapshot:
     """All that a mount needs of the journal: O(pending)."""
@@ -309,3 +349,4 @@ class JournalSnapshot:
     ops: list[Op] = field(default_factory=list)
     objects: list[ObjectRecord] = field(default_factory=list)
     directories: list[DirectoryRecord] = field(default_factory=list)
+    groups: list[GroupRecord] = field(default_factory=list)

@@ -33,8 +33,9 @@ def flush(paths: tuple[str, ...], wait: bool, timeout: float | None) -> int:
     """Send what is pending under PATHS (default: in the whole mount) now.
 
     With --wait, exit code 0 means that every file closed there before the call is verified on the
-    shared tier. Otherwise: 2 timed out, 3 stuck, 5 held, 4 still open for writing; if several
-    apply, the first of these. Ctrl-C stops the waiting, not the sending.
+    shared tier. Otherwise: 2 timed out, 3 stuck, 5 held, 6 a checkpoint is not
+    published, 4 still open for writing; if several apply, the first of these. Ctrl-C stops the
+    waiting, not the sending.
     """
     if timeout is not None and not wait:
         raise click.UsageError("--timeout needs --wait")
@@ -59,6 +60,9 @@ def report(result: dict[str, Any], exit_code: int, *, waited: bool) -> None:
     for key, heading in _HEADINGS.items():
         if key != "remaining" or waited:
             _list_problems(heading, result[key])
+    for group in result["unsealed"]:
+        output.say(f"not published: {group['path']}: {group['reason']}")
+        output.say(f"  to publish it as it is: {group['command']}")
     if result["hidden"]:
         output.say(f"and {result['hidden']} that you may not see by name")
     if result["timed_out"]:

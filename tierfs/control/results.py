@@ -12,13 +12,18 @@ TIMEOUT = 2
 STUCK = 3
 OPEN = 4
 HELD = 5
+UNSEALED = 6
 
-_PRECEDENCE = (TIMEOUT, STUCK, HELD, OPEN)
+_PRECEDENCE = (TIMEOUT, STUCK, HELD, UNSEALED, OPEN)
 
 
-def flush_exit_code(*, timed_out: bool, stuck: bool, held: bool, still_open: bool) -> int:
+def flush_exit_code(
+    *, timed_out: bool, stuck: bool, held: bool, still_open: bool, unsealed: bool = False
+) -> int:
     """The one exit code when several things kept a flush from its end."""
-    reasons = {TIMEOUT: timed_out, STUCK: stuck, HELD: held, OPEN: still_open}
+    reasons = {
+        TIMEOUT: timed_out, STUCK: stuck, HELD: held, UNSEALED: unsealed, OPEN: still_open,
+    }  # fmt: skip
     return next((code for code in _PRECEDENCE if reasons[code]), COMMITTED)
 
 
@@ -51,6 +56,21 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnsealedGroup:
+    """A checkpoint whose files are committed, and that is not published.
+
+    Attributes:
+        missing: what a whole one of its kind has and this one has not.
+        command: what publishes it as it is.
+    """
+
+    path: str
+    reason: str
+    missing: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlushResult:
     """How a flush ended; `exit_code` counts also what the caller may not see by name.
 
@@ -59,7 +79,8 @@ class FlushResult:
         stuck: stuck, suspect or torn.
         open: open for writing.
         held: withdrawn or held because of what is in `stuck`.
-        hidden: how many more there are in the four lists that the caller may not see.
+        unsealed: checkpoints that are not published.
+        hidden: how many more there are in these lists that the caller may not see.
     """
 
     exit_code: int = COMMITTED
@@ -70,6 +91,7 @@ class FlushResult:
     stuck: tuple[Problem, ...] = ()
     open: tuple[Problem, ...] = ()
     held: tuple[Problem, ...] = ()
+    unsealed: tuple[UnsealedGroup, ...] = ()
     hidden: int = 0
 
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import trio
@@ -23,27 +23,22 @@ from tierfs.control.results import (
     ListResult,
     LocateResult,
     Problem,
-    Progress,
     Retrying,
     StatusResult,
     Stuck,
     Tier,
-    flush_exit_code,
 )
 from tierfs.control.server import Handler, Peer, Send
+from tierfs.daemon.flushing import Flushing
 from tierfs.daemon.mounting import umount
 from tierfs.daemon.report import Report, oldest_seconds
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
-from tierfs.model import ROOT, Op, OpKind
+from tierfs.model import Op, OpKind
 from tierfs.namespace.nodes import Node
 from tierfs.supervisor.link import Link
-from tierfs.writeback import FlushProgress
 
 ACCESS_THREADS = 4
-RELEASE_SECONDS = 3.0
-"""How long a flush gives the kernel to release what its callers have closed: close() returns before
-that, and on a busy machine long before."""
 TIER_SECONDS = 2.0
 """How long status waits for the shared tier before it says that it does not answer."""
 T = TypeVar("T")
@@ -58,6 +53,7 @@ class Handlers:
         self._report = Report(rooms)
         self._virtual = rooms.fs.virtual
         self._access = trio.CapacityLimiter(ACCESS_THREADS)
+        self._flushing = Flushing(rooms, self._report, self._access)
 
     def table(self) -> Mapping[str, Handler]:
         """The handlers by command."""
@@ -71,77 +67,10 @@ class Handlers:
     async def flush(
         self, request: requests.Flush, peer: Peer, send: Send
     ) -> tuple[FlushResult, int]:
-        ops = await self._ops(request.paths)
         if not request.wait:
-            self._rooms.backlog.release_holds(None)
-            self._rooms.writeback.retry_stuck(ROOT)
-            remaining = [(op, "sending") for op in ops if not op.is_open]
-            return await self._visible_flush(peer, FlushResult(), remaining=remaining), 0
-        result = await self._wait(ops, request.timeout, peer, send)
+            return await self._flushing.start(request.paths, peer), 0
+        result = await self._flushing.wait(request.paths, request.timeout, peer, send)
         return result, result.exit_code
-
-    async def _ops(self, paths: tuple[str, ...]) -> list[Op]:
-        await self._rooms.fs.settling.look(self._rooms.fs.files)
-        found: dict[int, Op] = {}
-        for path in paths or (self._rooms.mountpoint,):
-            found |= {op.row: op for op in await self._report.ops_under(path)}
-        return list(found.values())
-
-    async def _wait(
-        self, ops: list[Op], seconds: float | None, peer: Peer, send: Send
-    ) -> FlushResult:
-        newest: list[FlushProgress] = []
-        await self._report.until_released(ops, RELEASE_SECONDS)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_forward, newest, send, peer)
-            done = await self._rooms.writeback.wait(ops, seconds, progress=newest.append)
-            nursery.cancel_scope.cancel()
-        backlog = self._rooms.backlog
-        reported = {op.row for op in done.open}
-        still_open = [*done.open]
-        still_open += [
-            op for op in ops
-            if op in backlog and op.is_open and op.mark is None and op.row not in reported
-        ]  # fmt: skip
-        held = [(item.op, item.reason) for item in (*done.held, *done.dropped)]
-        code = flush_exit_code(
-            timed_out=done.timed_out, stuck=bool(done.stuck), held=bool(held),
-            still_open=bool(still_open),
-        )  # fmt: skip
-        base = FlushResult(
-            exit_code=code, timed_out=done.timed_out, committed_files=done.committed_files,
-            committed_bytes=done.committed_bytes,
-        )  # fmt: skip
-        return await self._visible_flush(
-            peer, base,
-            remaining=[(op, backlog.explain(op, time.monotonic())) for op in done.remaining],
-            stuck=[(op, op.error or str(op.mark)) for op in done.stuck],
-            open_=[(op, "open for writing") for op in still_open],
-            held=held,
-        )  # fmt: skip
-
-    async def _visible_flush(
-        self,
-        peer: Peer,
-        base: FlushResult,
-        *,
-        remaining: Iterable[tuple[Op, str]] = (),
-        stuck: Iterable[tuple[Op, str]] = (),
-        open_: Iterable[tuple[Op, str]] = (),
-        held: Iterable[tuple[Op, str]] = (),
-    ) -> FlushResult:
-        hidden = 0
-        shown = []
-        for group in (remaining, stuck, open_, held):
-            problems = [Problem(path=self._report.path_of(op), reason=why) for op, why in group]
-            visible, more = await only_visible(problems, peer, self._access)
-            shown.append(visible)
-            hidden += more
-        return FlushResult(
-            exit_code=base.exit_code, timed_out=base.timed_out,
-            committed_files=base.committed_files, committed_bytes=base.committed_bytes,
-            remaining=shown[0], stuck=shown[1], open=shown[2], held=shown[3], hidden=hidden,
-        )  # fmt: skip
 
     async def umount(
         self, request: requests.Umount, peer: Peer, send: Send
@@ -151,7 +80,7 @@ class Handlers:
         result = FlushResult()
         mountpoint = self._rooms.mountpoint
         if not request.force:
-            result = await self._wait(await self._ops(()), request.timeout, peer, send)
+            result = await self._flushing.wait((), request.timeout, peer, send)
             if result.exit_code:
                 return result, result.exit_code
         try:
@@ -362,23 +291,3 @@ class Handlers:
         if op is None or op.mark is None:
             raise TierfsError(f"{path}: is {self._virtual.state(node)}; nothing to decide")
         return op
-
-
-async def _forward(newest: list[FlushProgress], send: Send, peer: Peer) -> None:
-    """Sends the latest progress now and then; names only to root."""
-    while True:
-        await trio.sleep(0.2)
-        if not newest:
-            continue
-        at = newest.pop()
-        newest.clear()
-        left = None
-        if at.rate_bytes > 0:
-            left = max(0.0, (at.total_bytes - at.done_bytes) / at.rate_bytes)
-        await send(
-            Progress(
-                total_files=at.total_files, done_files=at.done_files,
-                total_bytes=at.total_bytes, done_bytes=at.done_bytes, rate_bytes=at.rate_bytes,
-                seconds_left=left, sending=at.sending if peer.is_root else (),
-            )
-        )  # fmt: skip

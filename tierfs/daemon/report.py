@@ -12,7 +12,7 @@ import trio
 from tierfs.control.results import Hanging
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
-from tierfs.model import ROOT, Name, Op, OpKind, OpState
+from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, OpState
 from tierfs.namespace.nodes import Node
 
 RELEASE_POLL_SECONDS = 0.01
@@ -53,6 +53,19 @@ class Report:
                 return None
             node = found
         return node
+
+    async def directory_of(self, path: str) -> ObjectId | None:
+        """The directory at `path`, or the one that holds what is there."""
+        node = await self.find(path)
+        if node is None or node.directory is None:
+            parent = posixpath.dirname(posixpath.normpath(path))
+            node = await self.find(parent) if self.components(path) else None
+        return None if node is None else node.directory
+
+    def path_of_directory(self, directory: ObjectId) -> str:
+        """The absolute path of a known directory."""
+        names = self._fs.tree.path(directory)
+        return os.path.join(self._rooms.mountpoint, os.fsdecode(b"/".join(names)))
 
     async def ops_under(self, path: str) -> list[Op]:
         """All pending ops under `path`, and whether they were issued there or moved there."""
@@ -96,8 +109,12 @@ class Report:
         )  # fmt: skip
 
     def pending(self) -> list[Op]:
-        """All pending ops but those of files that are open."""
-        return [op for op in self._rooms.backlog.under(ROOT) if op.state not in OPEN_STATES]
+        """All pending ops but those of files that are open, and removals that are held."""
+        backlog = self._rooms.backlog
+        return [
+            op for op in backlog.under(ROOT)
+            if op.state not in OPEN_STATES and not backlog.is_held(op)
+        ]  # fmt: skip
 
     def open_files(self) -> list[Op]:
         """The ops of the files that are open for writing."""

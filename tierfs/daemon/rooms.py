@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from tierfs.config import Settings
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.daemon.succession import Succession
+from tierfs.groups import Patterns
 from tierfs.journal import DropOp, Journal, SaveRequest
 from tierfs.local import ObjectStore
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
-from tierfs.namespace.core import Core, NamespaceSettings
+from tierfs.namespace.core import Core
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.settings import NamespaceSettings
 from tierfs.order import Backlog, OrderSettings
 from tierfs.osio import OS, make_os
 from tierfs.shared import Places, SharedTier
@@ -166,12 +168,14 @@ def _assemble(
     shared: SharedTier, pools: Pools, succession: Succession | None,
 ) -> Rooms:  # fmt: skip
     root = system.fstat("mount.root", shared.root_fd)
+    patterns = Patterns(settings.groups)
     places = Places(root.st_ino)
     backlog = Backlog(
         OrderSettings(
             unlink_settle=settings.unlink_settle,
             temporary_hold=settings.temporary_hold,
             linger=settings.linger,
+            group_settle=settings.group_settle,
         )
     )
     core = Core(
@@ -181,13 +185,20 @@ def _assemble(
             open_hold=settings.open_hold,
             watermark=settings.watermark,
             reserve=settings.passthrough_reserve,
+            group_settle=settings.group_settle,
         ),
+        patterns,
     )  # fmt: skip
     fs = FileSystem(core, settings.local)
     writeback = WriteBack(
         backlog, places, journal, store, shared,
-        WritebackSettings(transfer_files=settings.transfer_files),
-        fs.outcomes, local_threads=pools.local,
+        WritebackSettings(
+            transfer_files=settings.transfer_files,
+            delete_hold=settings.delete_hold,
+            full_hold=settings.full_hold,
+        ),
+        fs.outcomes, is_group=lambda name: patterns.profile_of(name) is not None,
+        local_threads=pools.local,
     )  # fmt: skip
     goes_on = succession is not None and succession.device is not None
     snapshot = _take_stock(store, journal, goes_on=goes_on)

@@ -13,6 +13,7 @@ class Found:
 
     Attributes:
         stale: it is of an earlier generation: readable, but it counts for nothing.
+        linked: it is that of the generation before: it counts, but no end marker is closed yet.
         index: the text of an index of shards (``*.index.json``); None for any other file, and
             for one too large to be read: then its shards are not looked at.
     """
@@ -20,6 +21,7 @@ class Found:
     size: int
     inode: int
     stale: bool = False
+    linked: bool = False
     index: bytes | None = None
 
 

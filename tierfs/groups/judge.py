@@ -107,7 +107,7 @@ def _will_be(facts: Facts, profile: Profile) -> bool:
 def _marked(facts: Facts, profile: Profile) -> bool:
     """Whether its end marker was closed in this generation."""
     found = facts.content.get(profile.end_marker.encode())
-    return found is not None and not found.stale
+    return found is not None and not found.stale and not found.linked
 
 
 def _may_be_early(facts: Facts, profile: Profile) -> bool:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tierfs.model import CleanRecord, DirectoryRecord, ObjectId, ObjectRecord, Op
+from tierfs.model import (
+    CleanRecord,
+    DirectoryRecord,
+    GroupRecord,
+    ObjectId,
+    ObjectRecord,
+    Op,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,20 @@ class SaveDirectory:
 @dataclass(frozen=True, slots=True)
 class DropDirectory:
     """Forget a directory."""
+
+    id: ObjectId
+
+
+@dataclass(frozen=True, slots=True)
+class SaveGroup:
+    """Insert or replace the record of an unsealed checkpoint."""
+
+    record: GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class DropGroup:
+    """A checkpoint is sealed or removed."""
 
     id: ObjectId
 
@@ -95,6 +116,8 @@ Change = (
     | DropObject
     | SaveDirectory
     | DropDirectory
+    | SaveGroup
+    | DropGroup
     | SaveClean
     | DropClean
     | TouchClean

@@ -77,6 +77,7 @@ class Database:
             [rows.op_of(row) for row in execute(rows.SELECT_OPS)],
             [rows.object_of(row) for row in execute(rows.SELECT_OBJECTS)],
             [rows.directory_of(row) for row in execute(rows.SELECT_DIRECTORIES)],
+            [rows.group_of(row) for row in execute(rows.SELECT_GROUPS)],
         )
 
     def clean_copy(self, inode: int) -> CleanRecord | None:
@@ -151,7 +152,7 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         if new:
             _make_tables(connection)
-        connection.execute(schema.REQUESTS)
+        connection.executescript(schema.LATER_TABLES)
     except BaseException:
         connection.close()
         raise

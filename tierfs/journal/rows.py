@@ -14,6 +14,7 @@ from tierfs.journal import changes
 from tierfs.model import (
     CleanRecord,
     DirectoryRecord,
+    GroupRecord,
     Kind,
     Mark,
     ObjectId,
@@ -22,6 +23,7 @@ from tierfs.model import (
     OpKind,
     OpState,
     Signature,
+    WriterRecord,
 )
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -34,11 +36,13 @@ _OP_COLUMNS = (
 )
 _OBJECT_COLUMNS = "id, kind, data, base_inode"
 _DIRECTORY_COLUMNS = "id, parent, name, inode, tagged"
+_GROUP_COLUMNS = "id, made, expect, older, writers"
 _CLEAN_COLUMNS = "inode, size, mtime_ns, ctime_ns, object, digest, bytes, used_ns"
 
 SELECT_OPS = f"SELECT {_OP_COLUMNS} FROM op ORDER BY number, row"
 SELECT_OBJECTS = f"SELECT {_OBJECT_COLUMNS} FROM object"
 SELECT_DIRECTORIES = f"SELECT {_DIRECTORY_COLUMNS} FROM directory"
+SELECT_GROUPS = f"SELECT {_GROUP_COLUMNS} FROM checkpoint"
 SELECT_CLEAN = f"SELECT {_CLEAN_COLUMNS} FROM clean WHERE inode = ?"
 SELECT_VICTIMS = f"SELECT {_CLEAN_COLUMNS} FROM clean ORDER BY used_ns LIMIT ?"
 
@@ -51,6 +55,7 @@ def _replace(table: str, columns: str) -> str:
 _SAVE_OP = _replace("op", _OP_COLUMNS)
 _SAVE_OBJECT = _replace("object", _OBJECT_COLUMNS)
 _SAVE_DIRECTORY = _replace("directory", _DIRECTORY_COLUMNS)
+_SAVE_GROUP = _replace("checkpoint", _GROUP_COLUMNS)
 # Not REPLACE: that would not run the trigger for the row that it removes.
 _SAVE_CLEAN = (
     f"INSERT INTO clean ({_CLEAN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -139,6 +144,21 @@ def directory_of(row: Sequence[Any]) -> DirectoryRecord:
     )
 
 
+def _group_row(record: GroupRecord) -> tuple[Any, ...]:
+    writers = [[w.process, w.started, w.state, w.wrote, w.closed] for w in record.writers]
+    older = _stored_or_null(record.older)
+    return record.id, record.made, record.expect, older, json.dumps(writers)
+
+
+def group_of(row: Sequence[Any]) -> GroupRecord:
+    """The record in a row of SELECT_GROUPS."""
+    group, made, expect, older, writers = row
+    return GroupRecord(
+        ObjectId(group), made, expect, _unsigned_or_none(older),
+        tuple(WriterRecord(*each) for each in json.loads(writers)),
+    )  # fmt: skip
+
+
 def _clean_row(record: CleanRecord) -> tuple[Any, ...]:
     sign = record.signature
     return (
@@ -161,6 +181,8 @@ _ENCODERS: dict[type, Callable[[Any], Statement]] = {
     changes.DropObject: lambda c: ("DELETE FROM object WHERE id = ?", (c.id,)),
     changes.SaveDirectory: lambda c: (_SAVE_DIRECTORY, _directory_row(c.record)),
     changes.DropDirectory: lambda c: ("DELETE FROM directory WHERE id = ?", (c.id,)),
+    changes.SaveGroup: lambda c: (_SAVE_GROUP, _group_row(c.record)),
+    changes.DropGroup: lambda c: ("DELETE FROM checkpoint WHERE id = ?", (c.id,)),
     changes.SaveClean: lambda c: (_SAVE_CLEAN, _clean_row(c.record)),
     changes.DropClean: lambda c: ("DELETE FROM clean WHERE inode = ?", (_stored(c.inode),)),
     changes.TouchClean: lambda c: (

@@ -100,10 +100,19 @@ CREATE TRIGGER clean_resized AFTER UPDATE OF bytes ON clean BEGIN
 END;
 """
 
-REQUESTS = """
+LATER_TABLES = """
+-- Unsealed checkpoints that this member wrote in. Made at every open, like the next table: a
+-- journal of an earlier version has them not.
+CREATE TABLE IF NOT EXISTS checkpoint (
+    id      INTEGER PRIMARY KEY, -- its directory id
+    made    INTEGER NOT NULL,    -- place among its siblings: the number of an op
+    expect  INTEGER,             -- files that `tierfs commit` asked for; -1: any; NULL: not asked
+    older   INTEGER,             -- inode of the sealed generation under its name; NULL: none
+    writers TEXT NOT NULL        -- JSON: [[process, start time, state, wrote, closed], ...]
+);
+
 -- Requests of the kernel that are carried out and perhaps not answered yet, of the present mount.
--- A worker that died in between is followed by one that is asked again. Made at every open: a
--- journal of an earlier version has it not.
+-- A worker that died in between is followed by one that is asked again.
 CREATE TABLE IF NOT EXISTS request (
     request_unique INTEGER PRIMARY KEY
 );

@@ -57,7 +57,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         with self._carrying(Opcode.MKDIR, parent_inode, name):
             state = self._fs.tree.directory(parent_inode)
-            node = await self._fs.names.mkdir(state, name, mode & 0o7777, caller(ctx))
+            node = await self._fs.names.mkdir(state, name, mode & 0o7777, opener(ctx))
         return entry_attributes(await self._answers.known(node))
 
     @handler
@@ -236,7 +236,7 @@ def caller(ctx: pyfuse3.RequestContext) -> Caller:
 
 
 def opener(ctx: pyfuse3.RequestContext) -> Caller:
-    """Who opens a file: its process is asked for at the close (a killed writer)."""
+    """Who writes: whether its process lives, and how it ends, counts."""
     return Caller(ctx.uid, ctx.gid, process_of(ctx.pid), ctx.umask)
 
 

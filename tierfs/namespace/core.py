@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from tierfs.errors import DirectoryGone
+from tierfs.groups import Patterns
 from tierfs.journal import (
     Change,
     DropDirectory,
@@ -38,19 +37,23 @@ from tierfs.model import (
     OpKind,
     OpState,
     Phase,
+    Reopen,
     new_object_id,
 )
 from tierfs.namespace.clock import SETTLE_SECONDS, file_time_ns
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.direct import Direct, NoDirect
+from tierfs.namespace.grouping.table import GroupTable
 from tierfs.namespace.links import LINKS, Links, changing
 from tierfs.namespace.memory import Memory
-from tierfs.namespace.nodes import Content, DirectoryState, Handle, LocalObject, Location, Node
+from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.namespace.requests import current
+from tierfs.namespace.settings import NamespaceSettings
+from tierfs.namespace.tiers import Tiers
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
-from tierfs.shared import Place, Places, SharedTier, is_hidden
+from tierfs.shared import Places, SharedTier, is_hidden
 from tierfs.threads import Pool
 from tierfs.writeback import WriteBack
 
@@ -58,26 +61,14 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceSettings:
-    """Times in seconds.
+UNTIMED = frozenset({OpKind.SETATTR, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH})
+"""Ops that are no change that an application made in their directory."""
 
-    Attributes:
-        mountpoint: where absolute symbolic links into the mount begin.
-        open_hold: after how long a closed file that is still open somewhere is sent as a snapshot.
-        mkdir_wait: how long mkdir waits for the shared tier before it is queued (DESIGN 4).
-        watermark: share of the local tier above which clean copies are evicted.
-        reserve: share of the local tier that is kept from writes past the daemon.
-    """
-
-    mountpoint: bytes = b""
-    open_hold: float = 600.0
-    mkdir_wait: float = 0.2
-    watermark: float = 0.85
-    reserve: float = 0.05
+REPLACERS = frozenset({OpKind.RENAME, OpKind.LINK, OpKind.SYMLINK})
+"""Ops that give a name to something else at once; a PUT does so when it is closed."""
 
 
-class Core:
+class Core(Tiers):
     """The rooms below the namespace, and the few steps that every change of a name takes.
 
     Attributes:
@@ -85,6 +76,7 @@ class Core:
         doomed: directory objects whose files are about to be removed; a new object of the same
             directory has the same id and waits for that.
         direct: grants kernel passthrough.
+        groups: the unsealed checkpoints.
         memory: what the next worker of the mount has to know.
         scarce: the local tier is below its reserve.
         links: who loses a name by what is pending.
@@ -103,6 +95,7 @@ class Core:
         local_threads: Pool,
         shared_threads: Pool,
         settings: NamespaceSettings,
+        patterns: Patterns,
     ) -> None:
         self.os = os_
         self.store = store
@@ -125,88 +118,13 @@ class Core:
         self.scarce = False
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
         self.links = Links()
+        self.groups = GroupTable(
+            self.tree, places, journal, backlog, patterns, settings.group_settle
+        )
+        self.groups.drop_seal, self.groups.reopen = self.drop_op, self._reopen
         self.memory = Memory(self.tree)
         journal.before_post = self.memory.flush
         self.writeback: WriteBack
-
-    # -- threads -------------------------------------------------------------------------------
-
-    async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Runs a blocking call on the local tier in one of its threads.
-
-        What is missing there was lost: that is an error of the tier, never a missing name (G10).
-        """
-        try:
-            return await self._local_threads.run(call, *args)
-        except FileNotFoundError as error:
-            raise OSError(
-                errno.EIO, "the local tier lost a file that it needs", error.filename
-            ) from error
-
-    async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Runs a blocking call on the shared tier in one of its threads."""
-        return await self._shared_threads.run(call, *args)
-
-    async def on_shared_file(self, handle: Handle, call: Callable[[int], T]) -> T:
-        """Runs a blocking call on the shared file that `handle` has open, however long it lasts."""
-        handle.uses += 1
-        try:
-            return await self.on_shared(call, handle.shared_fd)
-        finally:
-            handle.uses -= 1
-            self.close_shared_file(handle)
-
-    def close_shared_file(self, handle: Handle) -> None:
-        """Closes the shared file of a released handle, once nothing uses it any more."""
-        if handle.closed and not handle.uses and handle.shared_fd >= 0:
-            fd, handle.shared_fd = handle.shared_fd, -1
-            self.closing_shared.add(fd)
-
-    def place(self, directory: ObjectId) -> Place:
-        """Where `directory` stands on the shared tier now, to be checked when it is opened."""
-        record = self.places.record(directory)
-        if record is None or record.inode is None:
-            raise OSError(errno.ESTALE, "directory is not on the shared tier", str(directory))
-        return self.places.place(directory)
-
-    async def at(self, directory: ObjectId, call: Callable[[Place, *Ts], T], *args: *Ts) -> T:
-        """Runs a blocking call on a directory of the shared tier, wherever it stands by then.
-
-        OSError(ESTALE) when somebody else moved or removed it.
-        """
-        while True:
-            place = self.place(directory)
-            try:
-                return await self.on_shared(call, place, *args)
-            except DirectoryGone:
-                if not await self._moved_by_us(directory, place):
-                    raise
-
-    async def _moved_by_us(self, directory: ObjectId, place: Place) -> bool:
-        """Whether our own rename explains that `directory` is not at `place` any more."""
-        at = directory
-        while at != ROOT:
-            if await self.rename_under_way(at):
-                return True
-            record = self.places.record(at)
-            if record is None:
-                return False
-            at = record.parent
-        return self.places.exists(directory) and place != self.place(directory)
-
-    async def rename_under_way(self, object_id: ObjectId) -> bool:
-        """Waits for the rename of `object_id` that is being published; False: there is none."""
-        op = self.publishing(object_id, OpKind.RENAME)
-        if op is not None:
-            await self.writeback.decided(op)
-        return op is not None
-
-    def publishing(self, object_id: ObjectId, *kinds: OpKind) -> Op | None:
-        """An op of `object_id` that may have happened on the shared tier, or may not have yet."""
-        for op in self.backlog.ops_of_object(object_id):
-            if op.kind in kinds and op.phase is Phase.PUBLISHING:
-                return op
-        return None
 
     def linking(self, obj: LocalObject) -> Op | None:
         """An op that may just be changing how many names the committed version of `obj` has."""
@@ -228,6 +146,23 @@ class Core:
             self.tree.switch_object(node, obj)
             return obj
         return node.object
+
+    def directory_object(self, directory: ObjectId) -> LocalObject:
+        """The object that ops on a known directory name; a reference when it has none yet."""
+        node = self.tree.by_object.get(directory)
+        if node is not None:
+            return self.object_of(node)
+        known = self.tree.objects.get(directory)
+        return known or self.add_object(Kind.DIRECTORY, Content.NONE, directory)
+
+    def _reopen(self, group: ObjectId, how: Reopen) -> None:
+        state = self.tree.directories[group]
+        assert state.parent is not None
+        op, _ = self.issue(
+            OpKind.REOPEN, self.directory_object(group), self.tree.directories[state.parent],
+            state.name, flags=how,
+        )  # fmt: skip
+        self.writeback.submit(op)
 
     async def dispose(self, obj: LocalObject) -> None:
         """Removes the files of an object that no name, handle or op needs."""
@@ -312,10 +247,12 @@ class Core:
         now = file_time_ns()
         self.writeback.pace.touch()
         scope = self.tree.scope(parent.id)
+        if kind in REPLACERS and (overwrites or self._has_shared(parent, name)):
+            self.groups.replace_in(scope)
         op = Op(
             row=self.journal.next_row(), number=self.journal.next_number(), kind=kind,
             object=obj.id, parent=parent.id, name=name, timestamp_ns=now, state=state,
-            changed_ns=0 if kind is OpKind.SETATTR else now, base_inode=base_inode,
+            changed_ns=0 if kind in UNTIMED else now, base_inode=base_inode,
             overwrites=overwrites, fields=fields, flags=flags, scope=scope,
             path=(*self.tree.path(parent.id), name), targets=targets,
         )  # fmt: skip
@@ -325,6 +262,9 @@ class Core:
             op.path2 = (*self.tree.path(source[0].id), source[1])
         if op.state is OpState.PENDING:
             op.first = op.number
+        self.groups.note(op)
+        for end in (op.scope, op.scope2):
+            self.groups.disturbed(end)
         obj.pending += 1
         obj.links += LINKS.get(kind, 0)
         if kind is OpKind.PUT:
@@ -338,6 +278,10 @@ class Core:
             for changed in (parent, source[0]) if source else (parent,):
                 self.touch(changed, now)
         return op, self.journal.post(*changes)
+
+    def _has_shared(self, state: DirectoryState, name: Name) -> bool:
+        entry = state.entries.get(name)
+        return entry is not None and entry.shared_inode is not None
 
     def touch(self, state: DirectoryState, now_ns: int) -> None:
         """A name in `state` changed at `now_ns`: that is its mtime."""
@@ -353,7 +297,7 @@ class Core:
         return ObjectRecord(obj.id, obj.kind, obj.content is Content.DATA, base_inode)
 
     def _pin(self, op: Op) -> list[Change]:
-        return self._saved(self.tree.pin(op))
+        return self._saved(self.tree.pin(self.tree.needed(op)))
 
     def _saved(self, directories: Iterable[ObjectId]) -> list[Change]:
         records = [self.places.record(directory) for directory in directories if directory != ROOT]
@@ -372,21 +316,29 @@ class Core:
 
     def retarget(self, op: Op, parent: DirectoryState, name: Name, *, overwrites: bool) -> Ticket:
         """Gives a pending op another name (rename of what was not sent yet)."""
-        before = self.tree.needed(op)
-        number = self.journal.next_number()
+        needed = self.tree.needed(op)
         scope, path = self.tree.scope(parent.id), (*self.tree.path(parent.id), name)
+        if overwrites and op.state is not OpState.OPEN:
+            self.groups.replace_in(scope)
+        number = self.journal.next_number()
         op.overwrites = overwrites
+        before, op.scope = op.scope, scope
+        self.groups.note(op)
+        for end in (before, scope):
+            self.groups.disturbed(end)
         if op.kind is OpKind.MKNOD:
-            op.parent, op.name, op.scope, op.path, op.number = parent.id, name, scope, path, number
+            op.parent, op.name, op.path, op.number = parent.id, name, path, number
         else:
             self.backlog.retarget(op, parent.id, name, scope, path, number)
         op.changed_ns = file_time_ns()
         self.touch(parent, op.changed_ns)
-        changes = [*self._pin(op), *self._unpin(before)]
+        changes = [*self._pin(op), *self._unpin(needed)]
         return self.journal.post(*changes, SaveOp(op))
 
     def close_op(self, op: Op) -> list[Change]:
         """`op` is committed or dropped: what the journal has to forget. Synchronous."""
+        for scope in (op.scope, op.scope2):
+            self.groups.settled(scope)
         changes: list[Change] = [*self._unpin(self.tree.needed(op)), DropOp(op.row)]
         for obj in filter(None, map(self.tree.objects.get, filter(None, (op.object, op.other)))):
             obj.pending -= 1
@@ -407,10 +359,26 @@ class Core:
         return self.journal.post(*self.close_op(op))
 
     def droppable(self, op: Op) -> bool:
-        """Whether `op` may be taken back: not begun, and nothing issued later waits for it."""
+        """Whether `op` may be taken back: not begun, and nothing issued later waits for it.
+
+        A held pointer may be staged: its turn does not come before it is replaced.
+        """
         if op.kind is OpKind.MKNOD:
             return True
-        return op.phase is Phase.QUEUED and not self.backlog.depended(op)
+        if op.phase is Phase.PUBLISHING:
+            return False
+        if op.phase is not Phase.QUEUED and op not in self.backlog.held_pointers():
+            return False
+        return not self.backlog.depended(op)
+
+    def drop_obsolete_pointers(self) -> None:
+        """Takes back pointers to unsealed checkpoints that a later version has replaced.
+
+        That one waits for them, and they for a seal that may never come.
+        """
+        for op in self.backlog.obsolete_pointers():
+            self.drop_op(op)
+            self.spare.append(self.tree.objects[op.object])
 
     def _directories_gone(self, gone: list[ObjectId]) -> None:
         for directory in gone:

@@ -77,6 +77,9 @@ class Exchanges:
             return
         for end, its in ((one, other), (other, one)):
             directory = end.node.directory
+            if directory is not None and core.groups.is_unsealed(directory):
+                message = "a checkpoint that is not published yet cannot be exchanged"
+                raise OSError(errno.EBUSY, message, os.fsdecode(end.name))
             if directory is not None and self._tree.is_within(its.state.id, directory):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fsdecode(end.name))
         with core.step():

@@ -87,6 +87,8 @@ class Files:
         try:
             async with node.lock:
                 if writable:
+                    for directory, _ in node.names:
+                        self._core.groups.enter(directory, caller.process)
                     await self._opening.for_writing(node, truncate=bool(flags & os.O_TRUNC))
                     await self._data.attach(handle)
                 else:
@@ -142,6 +144,7 @@ class Files:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         shared_inode = entry.shared_inode if entry is not None else None
         with core.step(later=True):
+            core.groups.enter(state.id, caller.process)
             op, _ = core.issue(
                 OpKind.PUT, obj, state, name, state=OpState.OPEN,
                 base_inode=shared_inode, overwrites=False,
@@ -229,12 +232,16 @@ class Files:
         if obj.dirty:
             obj.dirty = False
             obj.flushed_at = time.monotonic()
-            self._number(op, attributes)
+            self._number(op, attributes, handle.opener)
+            self._core.groups.closed(op.parent, handle.opener)
             await self._core.journal.post(SaveOp(op)).written()
             self._core.writeback.submit(op)
 
-    def _number(self, op: Op, attributes: Attributes) -> None:
+    def _number(self, op: Op, attributes: Attributes, process: int = 0) -> None:
         """Gives a flushed file its place in the order (DESIGN 5: that of its last FLUSH)."""
+        if op.base_inode is not None or op.overwrites:
+            self._core.groups.replace_in(op.scope, process)
+        self._core.groups.note(op)
         op.size, op.durable = attributes.size, False
         if op.state is OpState.OPEN:
             op.state = OpState.CLOSED

@@ -12,6 +12,7 @@ from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.files import Files
+from tierfs.namespace.grouping.sealing import Sealing
 from tierfs.namespace.inheritance import Inheritance
 from tierfs.namespace.known import Known
 from tierfs.namespace.listing import Listings
@@ -60,6 +61,7 @@ class FileSystem:
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
         self.space = Space(core)
+        self.sealing = Sealing(core, self.lookup)
 
     def start(self, writeback: WriteBack, snapshot: JournalSnapshot) -> None:
         """Takes up what the journal holds. Blocking, O(pending)."""
@@ -97,6 +99,7 @@ class FileSystem:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.chores.run)
             nursery.start_soon(self.watchdog.run)
+            nursery.start_soon(self.sealing.run)
             nursery.start_soon(self.settling.run, self.files)
             nursery.start_soon(self.long_open.run, self.files.handles)
 

@@ -93,14 +93,18 @@ class Listings:
     async def names(self, state: DirectoryState) -> list[Name]:
         """All names of a directory, each once."""
         overlay = {name: entry.object is not None for name, entry in state.entries.items()}
-        names: dict[Name, None] = {}
         with watching(state) as changed:
-            for name in await self._shared_names(state):
-                names[name] = None
+            shared = await self._shared_names(state)
+        names = dict.fromkeys(shared)
         for name, there in {**overlay, **changed}.items():
             if there:
                 names[name] = None
             else:
+                names.pop(name, None)
+        for name, group in state.unsealed.items():
+            if self._core.groups.listed(group):
+                names[name] = None
+            elif name not in shared or name in {**overlay, **changed}:
                 names.pop(name, None)
         return list(names)
 
@@ -140,8 +144,10 @@ class Listings:
                 node = self._lookup.in_overlay(state, name)
             except FileNotFoundError:
                 continue
-            if node is None:
+            if node is None and name not in state.unsealed:
                 ask.append((position, name))
+                continue
+            if node is None and (node := await self._lookup.find(state, name)) is None:
                 continue
             if not await self._hold(listing, position, node, None):
                 moved.append((position, name))

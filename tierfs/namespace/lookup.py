@@ -20,6 +20,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
+from tierfs.shared import staging_name
 
 TIER_FAILURES = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENODEV, errno.ENXIO})
 """What a file system says that does not answer, as against one that has nothing there."""
@@ -82,19 +83,37 @@ class Lookup:
             if not self._core.places.exists(state.id):
                 raise missing(name)
             with watching(state) as changed:
-                found = await self._core.at(state.id, self._core.shared.lookup, name)
+                found, there = await self._on_shared(state, name)
             if name in changed:
                 continue
             if found is None:
                 raise missing(name)
-            return self.adopt(state, name, found), found.st
+            return self.adopt(state, name, found, there), found.st
+
+    async def _on_shared(
+        self, state: DirectoryState, name: Name
+    ) -> tuple[SharedEntry | None, Name]:
+        """What the shared tier has for `name`, and under which name it has it.
+
+        An unsealed checkpoint that was seen here before is meant before a sealed one of its name:
+        that is its earlier generation, or is being removed.
+        """
+        core = self._core
+        names_there = [name]
+        if core.groups.is_group(state, name):
+            names_there.insert(0 if name in state.unsealed else 1, staging_name(name))
+        for there in names_there:
+            found = await core.at(state.id, core.shared.lookup_staged, there)
+            if found is not None:
+                return found, there
+        return None, name
 
     def in_overlay(self, state: DirectoryState, name: Name) -> Node | None:
         """The node that the overlay has under `name`; ENOENT for a whiteout; None: ask further."""
         if state.removed:
             raise missing(name)
         entry = state.entries.get(name)
-        if entry is None:
+        if entry is None or (entry.object is None and name in state.unsealed):
             return None
         if entry.object is None:
             raise missing(name)
@@ -126,16 +145,21 @@ class Lookup:
             await core.on_shared(core.os.close, "open.close", fd)
             await self.check_moved(node, (directory, name, inode))
 
-    def adopt(self, state: DirectoryState, name: Name, found: SharedEntry) -> Node:
-        """The node of an entry that was seen on the shared tier."""
-        location = Location(state.id, name, found.st.st_ino)
+    def adopt(
+        self, state: DirectoryState, name: Name, found: SharedEntry, there: Name | None = None
+    ) -> Node:
+        """The node of an entry that was seen on the shared tier, as `there` if not as `name`."""
+        location = Location(state.id, there or name, found.st.st_ino)
         kind = Kind.of_mode(found.st.st_mode)
         if names.role(name) is names.Role.COMMIT:
             state.vouched = True
-        node = self._tree.node_of_shared(kind, location, found.st.st_nlink, found.directory_id)
+        node = self._tree.node_of_shared(
+            kind, location, found.st.st_nlink, found.directory_id, name
+        )
         if node.directory is not None:
             tagged = found.directory_id == node.directory
             self._core.directory_record(node.directory, location, tagged=tagged)
+            self._core.groups.seen(state, name, node.directory, unsealed=there not in (None, name))
         return node
 
     async def targets(self, state: DirectoryState, target: Name) -> tuple[ObjectId, ...]:
@@ -150,7 +174,7 @@ class Lookup:
                 if node is None or node.directory is None:
                     break
                 at = self._tree.directories[node.directory]
-        return (at.id,)
+        return self._core.groups.around(at.id)
 
     # -- attributes ----------------------------------------------------------------------------
 

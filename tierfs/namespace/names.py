@@ -7,17 +7,19 @@ import os
 
 import trio
 
-from tierfs.model import SPECIAL, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.model import SPECIAL, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.core import Core
 from tierfs.namespace.exchange import End, Exchanges
 from tierfs.namespace.files import Files
+from tierfs.namespace.grouping.leaving import leave
 from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup, missing
 from tierfs.namespace.nodes import Content, DirectoryState, Entry, LocalObject, Node
 from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
+from tierfs.shared import staging_name
 
 FOLDED = (OpKind.PUT, OpKind.SYMLINK, OpKind.MKNOD)
 """Ops that make a name out of local content: renaming it before it is sent renames the op."""
@@ -48,14 +50,41 @@ class Names:
     async def mkdir(self, state: DirectoryState, name: Name, mode: int, caller: Caller) -> Node:
         """Makes a directory; waits a little for the shared tier so that other nodes see it."""
         core = self._core
+        staged = core.groups.is_group(state, name)
+        if staged and (left := await self._left_over(state, name)) is not None:
+            left.lookups += 1
+            return left
         birth = await self._inheritance.of(state, Kind.DIRECTORY, mode, caller)
         obj = await self._make(state, name, Kind.DIRECTORY, birth)
         self._tree.add_directory(obj.id, state.id, name)
-        core.pending_directory(obj.id, state.id, name)
-        op = await self._announce(OpKind.MKDIR, obj, state, name)
+        core.pending_directory(obj.id, state.id, staging_name(name) if staged else name)
+        if staged:
+            core.groups.begin(state, name, obj.id, caller.process)
+        else:
+            core.groups.enter(state.id, caller.process)
+        op = await self._announce(
+            OpKind.MKDIR, obj, state, name, fields=(STAGED,) if staged else ()
+        )
         with trio.move_on_after(core.settings.mkdir_wait):
             await core.writeback.committed(op)
         return self._tree.by_object[obj.id]
+
+    async def _left_over(self, state: DirectoryState, name: Name) -> Node | None:
+        """The unsealed checkpoint `name` that nobody writes in any more: it is begun anew.
+
+        OSError(EEXIST) if something else has the name.
+        """
+        node = await self._lookup.find(state, name)
+        if node is None:
+            return None
+        groups = self._core.groups
+        if (
+            node.directory is None
+            or not groups.is_unsealed(node.directory)
+            or groups.listed(node.directory)
+        ):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        return node
 
     async def symlink(
         self, state: DirectoryState, name: Name, target: Name, caller: Caller
@@ -102,11 +131,11 @@ class Names:
 
     async def _announce(
         self, kind: OpKind, obj: LocalObject, state: DirectoryState, name: Name,
-        targets: tuple[ObjectId, ...] = (),
+        targets: tuple[ObjectId, ...] = (), fields: tuple[str, ...] = (),
     ) -> Op:  # fmt: skip
         entry = state.entries.get(name)
         with self._core.step():
-            op, ticket = self._core.issue(kind, obj, state, name, targets=targets)
+            op, ticket = self._core.issue(kind, obj, state, name, targets=targets, fields=fields)
         state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
         node = self._tree.node_of_object(obj)
         node.names.add((state.id, name))
@@ -178,10 +207,10 @@ class Names:
     async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
         core = self._core
         with core.step():
-            op, obj = self._take_away(kind, state, name, node)
-        if op is not None:
+            ops, obj = self._take_away(kind, state, name, node)
+        for op in ops:
             core.writeback.submit(op)
-        else:
+        if not ops:
             await self._keep_time(state)
         # first the rows: a name must not outlive its content
         await core.journal.post().written()
@@ -190,14 +219,15 @@ class Names:
 
     def _take_away(
         self, kind: OpKind, state: DirectoryState, name: Name, node: Node
-    ) -> tuple[Op | None, LocalObject | None]:
-        """The synchronous step: the op that will do it, if one is needed, and the object."""
+    ) -> tuple[list[Op], LocalObject | None]:
+        """The synchronous step: the ops that will do it, if any are needed, and the object."""
         core = self._core
+        fields, ops = leave(core, node)
         entry = state.entries.get(name)
         stays = entry is not None and entry.op.kind is OpKind.MKNOD
         lost = None if entry is None else core.links.replaced_by(entry.op)
+        whole = not fields and entry is None and core.groups.is_group(state, name)
         shared_inode, obj = self._detach(state, name, node)
-        op = None
         if stays:
             self._uncover(state, name, shared_inode)
         elif shared_inode is not None or core.backlog.of_name(state.id, name) is not None:
@@ -205,18 +235,20 @@ class Names:
             if kind is OpKind.UNLINK and state.vouched:
                 core.backlog.note_commit_names(state.id)
             made_before = core.backlog.of_name(state.id, name) is not None
-            op, _ = core.issue(
-                kind, obj, state, name, base_inode=None if made_before else shared_inode
-            )
+            inode = None if made_before else shared_inode
+            if kind is OpKind.RMDIR and whole:
+                ops.append(core.issue(OpKind.TRASH, obj, state, name, base_inode=inode)[0])
+            op, _ = core.issue(kind, obj, state, name, base_inode=inode, fields=fields)
+            ops.append(op)
             if entry is not None and entry.op not in core.backlog:
                 core.links.replaces(op, lost)
             state.put(name, Entry(None, op, shared_inode))
         else:
             state.forget(name)
-        if op is None:
+        if not ops:
             core.touch(state, file_time_ns())
             core.changed_here(state)
-        return op, obj
+        return ops, obj
 
     def _uncover(self, state: DirectoryState, name: Name, shared_inode: int | None) -> None:
         """What stays on this node has left `name`: what is to become of the name there counts."""
@@ -355,9 +387,12 @@ class Names:
         else:
             moved = core.object_of(node)
             inode = node.shared.inode if node.shared and moved.put is None else None
+            fields, before = leave(core, node)
+            for each in before:
+                core.writeback.submit(each)
             op, _ = core.issue(
                 OpKind.RENAME, moved, new, new_name, source=(old, old_name),
-                base_inode=inode, overwrites=overwrites,
+                base_inode=inode, overwrites=overwrites, fields=fields,
             )  # fmt: skip
             old.put(old_name, Entry(None, op, here))
         core.links.replaces(op, loser)
@@ -380,6 +415,10 @@ class Names:
         core = self._core
         if target.directory is not None:
             self._tree.directories[target.directory].removed = True
+            if core.groups.is_unsealed(target.directory):
+                for op in self._take_away(OpKind.RMDIR, state, name, target)[0]:
+                    core.writeback.submit(op)
+                return None, None
         entry = state.entries.get(name)
         before = None if entry is None else core.links.replaced_by(entry.op)
         there, _ = self._detach(state, name, target)
@@ -394,8 +433,7 @@ class Names:
         """A rename of what stays on this node; what it replaces may be on the shared tier."""
         core, op = self._core, source.op
         if target is not None:
-            removal, _ = self._take_away(OpKind.UNLINK, new, new_name, target)
-            if removal is not None:
+            for removal in self._take_away(OpKind.UNLINK, new, new_name, target)[0]:
                 core.writeback.submit(removal)
         core.retarget(op, new, new_name, overwrites=False)
         self._uncover(old, old_name, source.shared_inode)

@@ -246,6 +246,7 @@ class DirectoryState:
         watchers: listings under way; each collects name → there or gone.
         removed: it was removed here; nothing new may be made in it.
         vouched: a committed name in it says that it is whole (a commit name of DESIGN 5).
+        unsealed: the unsealed checkpoints seen in it: name → directory id.
     """
 
     id: ObjectId
@@ -264,6 +265,7 @@ class DirectoryState:
     watchers: list[dict[Name, bool]] = field(default_factory=list)
     removed: bool = False
     vouched: bool = False
+    unsealed: dict[Name, ObjectId] = field(default_factory=dict)
 
     def put(self, name: Name, entry: Entry) -> None:
         """Sets what the overlay says of `name`."""

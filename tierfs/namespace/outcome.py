@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
-from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, Signature
+from tierfs.model import STAGED, CleanRecord, Name, ObjectId, Op, OpKind, Signature
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.clock import SETTLE_SECONDS
 from tierfs.namespace.core import Core
@@ -42,7 +42,10 @@ class Outcomes:
         self._keep_ctime(obj, outcome.st)
         self._count_links(op, obj, outcome)
         left = outcome.st.st_ino if outcome.st is not None else None
-        changes += self._settle_name(op.parent, op.name, op, left)
+        if op.kind is OpKind.MKDIR and STAGED in op.fields:
+            self._settle_staged(op)
+        elif op.kind not in (OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN):
+            changes += self._settle_name(op.parent, op.name, op, left)
         if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
             other = outcome.other.st_ino if outcome.other is not None else None
             changes += self._settle_name(op.parent2, op.name2, op, other)
@@ -50,6 +53,7 @@ class Outcomes:
             if directory is not None and (state := self._tree.directories.get(directory)):
                 state.known_until = 0.0
         back = self._tree.objects.get(op.other) if op.other is not None else None
+        self._settle_group(op, committed=outcome.kind is OutcomeKind.COMMITTED)
         changes += self._core.close_op(op)
         for each in (obj, back):
             if each is not None:
@@ -68,6 +72,12 @@ class Outcomes:
                 return self._renamed(op, st)
             case OpKind.UNLINK | OpKind.RMDIR:
                 self._gone(op.base_inode, (op.parent, op.name))
+            case OpKind.SEAL:
+                return self._sealed(op, st)
+            case OpKind.TRASH:
+                return self._save_directory(op.object)
+            case OpKind.REOPEN:
+                return self._reopened(op)
             case OpKind.SETATTR | OpKind.LINK:
                 if st is not None:
                     self._chores.sign_again(st, times="times" in op.fields)
@@ -157,6 +167,23 @@ class Outcomes:
             self._chores.sign_again(st, times=False)
         return self._save_directory(op.other)
 
+    def _sealed(self, op: Op, st: os.stat_result | None) -> list[Change]:
+        if st is None:
+            return []
+        self._tree.stands_at(op.object, Location(op.parent, op.name, st.st_ino), tagged=True)
+        return self._save_directory(op.object)
+
+    def _reopened(self, op: Op) -> list[Change]:
+        """The directories of the checkpoint may be others on the shared tier now."""
+        places, tree = self._core.places, self._tree
+        for state in list(tree.directories.values()):
+            record = places.record(state.id)
+            if record is None or record.inode is None or not tree.is_within(state.id, op.object):
+                continue
+            location = Location(record.parent, record.name, record.inode)
+            tree.stands_at(state.id, location, tagged=record.tagged)
+        return self._save_directory(op.object)
+
     def _save_directory(self, directory: ObjectId) -> list[Change]:
         state = self._tree.directories.get(directory)
         record = self._core.places.record(directory)
@@ -220,13 +247,43 @@ class Outcomes:
             return []
         if entry.op is not op:
             return self._learn(entry, op, left)
-        if left is None and entry.object is None:
+        going = self._core.backlog.of_name(directory, name) if STAGED in op.fields else None
+        if going is not None and left is None and entry.object is None:
+            state.put(name, Entry(None, going, entry.shared_inode))
+        elif left is None and entry.object is None:
             state.forget(name)
         else:
             state.drop(name)
         if not state.is_pending():
             state.settled = self._chores.clock() + SETTLE_SECONDS
         return []
+
+    def _settle_staged(self, op: Op) -> None:
+        """A checkpoint is made, not under its name: an older one of that name may be going."""
+        state = self._tree.directories.get(op.parent)
+        entry = state.entries.get(op.name) if state is not None else None
+        if state is None or entry is None or entry.op is not op:
+            return
+        going = self._core.backlog.of_name(op.parent, op.name)
+        if going is None:
+            state.drop(op.name)
+        else:
+            state.put(op.name, Entry(None, going, entry.shared_inode))
+
+    def _settle_group(self, op: Op, *, committed: bool) -> None:
+        groups = self._core.groups
+        if op.kind is not OpKind.SEAL:
+            return
+        group = groups.get(op.object)
+        if group is not None and group.seal is op:
+            group.seal = None
+        if not committed:
+            return
+        groups.end(op.object)
+        state = self._tree.directories.get(op.parent)
+        entry = state.entries.get(op.name) if state is not None else None
+        if state is not None and entry is not None and entry.object is None:
+            state.drop(op.name)  # what is being removed under that name stands elsewhere now
 
     def _learn(self, entry: Entry, op: Op, left: int | None) -> list[Change]:
         entry.shared_inode = left

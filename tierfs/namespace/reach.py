@@ -29,7 +29,8 @@ def find_targets(core: Core) -> None:
 def _targets(core: Core, children: Children, op: Op) -> tuple[ObjectId, ...]:
     try:
         if op.kind is OpKind.SYMLINK:
-            return (_walk(core, children, op.parent, core.store.target(op.object)),)
+            found = _walk(core, children, op.parent, core.store.target(op.object))
+            return core.groups.around(found)
         if op.kind is OpKind.PUT and not op.is_open and is_pointer(op):
             return _named(children, op, content_of(core, op.object))
     except OSError:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from tierfs.journal import DropObject
 from tierfs.model import (
     ROOT,
+    STAGED,
+    TRASH,
     DirectoryRecord,
     JournalSnapshot,
     Kind,
@@ -27,10 +29,12 @@ from tierfs.namespace.known import Known
 from tierfs.namespace.links import LINKS
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, LocalObject, Location, Node
 from tierfs.namespace.reach import find_targets
+from tierfs.shared import staging_name, unstaged_name
 
 log = logging.getLogger(__name__)
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
+GROUP_KINDS = (OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN)
 MAKERS = (OpKind.PUT, OpKind.SYMLINK)
 """Their `base_inode` is what the shared tier has under the name, another file."""
 
@@ -40,7 +44,8 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
 
     `known`: what the kernel knows, when the mount is an old one.
     """
-    _restore_directories(core, snapshot.directories)
+    _restore_directories(core, snapshot)
+    core.groups.foretell(snapshot)
     for record in snapshot.objects:
         content = Content.DATA if record.data else _stub_or_reference(core, record.id)
         restored = core.add_object(record.kind, content, record.id)
@@ -60,6 +65,8 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
             core.tree.stands_at(directory.id, location, tagged=directory.tagged)
     if known is not None:
         known.join()
+    core.groups.restore(snapshot.groups)
+    _restore_groups(core)
     find_targets(core)
     _drop_unneeded(core)
 
@@ -101,8 +108,10 @@ def _stub_or_reference(core: Core, object_id: ObjectId) -> Content:
     return Content.STUB
 
 
-def _restore_directories(core: Core, records: Iterable[DirectoryRecord]) -> None:
-    waiting = {record.id: record for record in records}
+def _restore_directories(core: Core, snapshot: JournalSnapshot) -> None:
+    waiting = {record.id: record for record in snapshot.directories}
+    removed = {op.object: op for op in snapshot.ops if op.kind is OpKind.TRASH}
+    removed |= {op.object: op for op in snapshot.ops if op.kind is OpKind.RMDIR}
 
     def add(record: DirectoryRecord) -> None:
         chain = [record]
@@ -110,13 +119,27 @@ def _restore_directories(core: Core, records: Iterable[DirectoryRecord]) -> None
             chain.append(waiting[chain[-1].parent])
         for item in reversed(chain):
             waiting.pop(item.id, None)
-            if item.parent != ROOT and item.parent not in core.tree.directories:
+            parent, name = item.parent, unstaged_name(item.name) or item.name
+            if item.parent == TRASH and item.id in removed:
+                parent, name = removed[item.id].parent, removed[item.id].name
+                if parent in waiting:
+                    add(waiting[parent])
+            if parent != ROOT and parent not in core.tree.directories:
                 continue
             core.places.add(item)
-            core.tree.add_directory(item.id, item.parent, item.name)
+            core.tree.add_directory(item.id, parent, name)
 
     while waiting:
         add(next(iter(waiting.values())))
+
+
+def _restore_groups(core: Core) -> None:
+    """What an op says of checkpoints, now that all directories are where they stand."""
+    for op in list(core.backlog.under(ROOT)):
+        if op.kind is OpKind.SEAL and (group := core.groups.get(op.object)) is not None:
+            group.seal = op
+        core.groups.note(op)
+        core.backlog.update(op)
 
 
 def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, int | None]) -> None:
@@ -134,7 +157,7 @@ def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, i
     obj.links += LINKS.get(op.kind, 0)
     if op.kind is OpKind.PUT:
         obj.put = op
-    tree.pin(op)
+    tree.pin(tree.needed(op))
     if op.other is not None:
         _exchange(core, op, obj, bases.get(op.other))
     else:
@@ -157,6 +180,8 @@ def _locate(core: Core, op: Op, obj: LocalObject) -> None:
 
 
 def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
+    if op.kind in GROUP_KINDS:
+        return  # no name of the mount changes
     tree = core.tree
     state = tree.directories[op.parent]
     node = tree.node_of_object(obj)
@@ -183,7 +208,8 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
     node.names.add((op.parent, op.name))
     if op.kind is OpKind.MKDIR and op.object not in tree.directories:
         tree.add_directory(op.object, op.parent, op.name)
-        core.pending_directory(op.object, op.parent, op.name)
+        there = staging_name(op.name) if STAGED in op.fields else op.name
+        core.pending_directory(op.object, op.parent, there)
     if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
         _leave_source(core, op, obj, op.parent2, op.name2)
 

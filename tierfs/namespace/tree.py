@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tierfs.model import ROOT, Kind, Name, ObjectId, Op, new_object_id
 from tierfs.namespace.nodes import Content, DirectoryState, Entry, LocalObject, Location, Node
@@ -99,9 +99,14 @@ class Tree:
         return node
 
     def node_of_shared(
-        self, kind: Kind, location: Location, nlink: int, directory_id: ObjectId | None = None
+        self,
+        kind: Kind,
+        location: Location,
+        nlink: int,
+        directory_id: ObjectId | None = None,
+        name: Name | None = None,
     ) -> Node:
-        """The node of what stands at `location` on the shared tier."""
+        """The node of what stands at `location` on the shared tier; `name`: that in the mount."""
         node = self.by_shared.get(location.inode)
         if node is not None and self._holds_another(node, location, nlink):
             self.uncommitted(node)
@@ -113,7 +118,7 @@ class Tree:
         if node is None:
             node = self._new_shared_node(kind, location, directory_id)
         if kind is Kind.DIRECTORY:
-            self._place_directory(node, location)
+            self._place_directory(node, location.directory, name or location.name)
         else:
             if nlink == 1 and (node.object is None or node.object.pending == 0):
                 node.names.clear()  # moved elsewhere, or the number was used again
@@ -160,13 +165,13 @@ class Tree:
         self.nodes[ino] = self.by_shared[location.inode] = node
         return node
 
-    def _place_directory(self, node: Node, location: Location) -> None:
+    def _place_directory(self, node: Node, parent: ObjectId, name: Name) -> None:
         assert node.directory is not None
         state = self.directories.get(node.directory)
         if state is None:
-            self.add_directory(node.directory, location.directory, location.name)
-        elif (state.parent, state.name) != (location.directory, location.name):
-            self.move_directory(state, location.directory, location.name)
+            self.add_directory(node.directory, parent, name)
+        elif (state.parent, state.name) != (parent, name):
+            self.move_directory(state, parent, name)
 
     def stands_at(self, directory: ObjectId, location: Location, *, tagged: bool) -> None:
         """A directory that may have no node stands at `location` on the shared tier.
@@ -312,15 +317,15 @@ class Tree:
 
     # -- the overlay ---------------------------------------------------------------------------
 
-    def pin(self, op: Op) -> list[ObjectId]:
-        """`op` needs its directories and all above; returns those that nothing needed before."""
+    def pin(self, directories: Iterable[ObjectId]) -> list[ObjectId]:
+        """Something needs `directories`, and all above; those that nothing needed before."""
         fresh = []
-        for directory in self.needed(op):
+        for directory in directories:
             fresh += self._pin(directory)
         return fresh
 
-    def unpin(self, directories: set[ObjectId]) -> list[ObjectId]:
-        """An op that needed `directories` is over; returns those that no op needs any more."""
+    def unpin(self, directories: Iterable[ObjectId]) -> list[ObjectId]:
+        """What needed `directories` is over; returns those that nothing needs any more."""
         idle = []
         for directory in directories:
             idle += self._unpin(directory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tierfs.model import ROOT, Name, ObjectId, Op, OpKind
 from tierfs.order.classify import Placement
@@ -103,3 +103,17 @@ class Lookups:
             if found is not None:
                 return found.op
         return None
+
+    def removal_of(self, parent: ObjectId, name: Name) -> Op | None:
+        """The pending removal of the sealed checkpoint `name` in `parent`."""
+        trashes = self._indexes.trashes.items(parent)
+        return next((item.op for item in trashes if item.op.name == name), None)
+
+    def is_going(self, directories: Iterable[ObjectId]) -> bool:
+        """Whether the RMDIR of one of `directories` is pending."""
+        return any(self._indexes.removers.first(each) is not None for each in directories)
+
+    def pointers_to(self, directory: ObjectId) -> list[Op]:
+        """The pointers that lead to `directory`, those that are still open left out."""
+        items = self._indexes.pointers.items(directory)
+        return [item.op for item in items if not item.facts.is_open]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 
 _MOST = 8192
 
 PF_SIGNALED = 0x400
 """Task flag: killed by a signal (include/linux/sched.h); field 9 of /proc/PID/stat, proc(5)."""
+
+_PIDFD_INFO_BYTES = 64
+"""PIDFD_INFO_SIZE_VER0 (linux/pidfd.h)."""
+_PIDFD_INFO_STATUS = 60
+"""Offset of `exit_code` in struct pidfd_info; a status as wait(2) gives it."""
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_GET_INFO = 0xC0000000 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
+"""_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)."""
 
 
 def process_of(thread: int) -> int:
@@ -26,8 +36,55 @@ def process_of(thread: int) -> int:
 
 def was_killed(process: int) -> bool:
     """Whether `process` is dying of a signal: its closes are the kernel's, not its own."""
-    fields = _read(f"/proc/{process}/stat").rpartition(b")")[2].split()
+    fields = _stat(process)
     return bool(fields) and bool(int(fields[6]) & PF_SIGNALED)
+
+
+def start_time(process: int) -> int:
+    """When `process` began, in clock ticks since boot (proc(5), stat, field 22); 0: it is gone."""
+    fields = _stat(process)
+    return int(fields[19]) if fields else 0
+
+
+def ancestors(process: int) -> frozenset[int]:
+    """`process` and all that it descends from, as far as they live."""
+    found = set()
+    while process > 0 and process not in found:
+        found.add(process)
+        fields = _stat(process)
+        process = int(fields[1]) if fields else 0
+    return frozenset(found)
+
+
+def follow_process(process: int) -> int:
+    """A descriptor of `process` that becomes readable when it ends; OSError(ESRCH): it is gone."""
+    return os.pidfd_open(process)
+
+
+def ended_well(descriptor: int, process: int) -> bool:
+    """Whether `process`, which has ended, did so by itself and with status 0.
+
+    Until its parent has waited for it, proc(5) says so (stat, field 52), afterwards PIDFD_GET_INFO
+    of its pidfd (linux/pidfd.h, Linux 6.15). Before that, a process that is gone counts as one that
+    ended well.
+    """
+    fields = _stat(process)
+    if fields and fields[0] == b"Z":
+        return int(fields[49]) == 0
+    info = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(descriptor, _PIDFD_GET_INFO, info)
+    except OSError:
+        return True
+    (mask,) = struct.unpack_from("Q", info, 0)
+    (status,) = struct.unpack_from("i", info, _PIDFD_INFO_STATUS)
+    return not mask & _PIDFD_INFO_EXIT or bool(status == 0)
+
+
+def _stat(process: int) -> list[bytes]:
+    """The fields of /proc/PROCESS/stat behind the name, the state first; empty: it is gone."""
+    return _read(f"/proc/{process}/stat").rpartition(b")")[2].split()
 
 
 def _read(path: str) -> bytes:

@@ -6,9 +6,9 @@ Nothing is seen under a final name before it was read back and compared; the ren
 from tierfs.shared.changes import AttributeChange
 from tierfs.shared.groups import GroupState, ManifestLine, Record, Replaced
 from tierfs.shared.jobs import FileJob, SharedSettings, Staged
+from tierfs.shared.layout import TRASH_PATH, staging_name, unstaged_name
 from tierfs.shared.layout import carried as is_carried_xattr
 from tierfs.shared.layout import hidden as is_hidden
-from tierfs.shared.layout import staging_name, unstaged_name
 from tierfs.shared.lookups import Entry
 from tierfs.shared.places import Place, Places
 from tierfs.shared.quarantine import Quarantined
@@ -18,6 +18,7 @@ from tierfs.shared.trash import Trashed
 from tierfs.shared.walk import Found, Incarnation
 
 __all__ = [
+    "TRASH_PATH",
     "AttributeChange",
     "Entry",
     "FileJob",

@@ -41,6 +41,10 @@ class Places:
         """What is known of `directory`."""
         return self._records.get(directory)
 
+    def at_inode(self, inode: int) -> DirectoryRecord | None:
+        """The known directory that is `inode`; looks at all of them."""
+        return next((each for each in self._records.values() if each.inode == inode), None)
+
     def exists(self, directory: ObjectId) -> bool:
         """Whether `directory` stands on the shared tier: its MKDIR, if it had one, is committed."""
         record = self._records.get(directory)

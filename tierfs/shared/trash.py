@@ -55,6 +55,19 @@ class Trash(Quarantine, Records):
             raise FileNotFoundError(errno.ENOENT, "taken out of the trash", self.shown(place, name))
         return there
 
+    def trash_older(self, place: Place, name: Name, inode: int, group: ObjectId) -> None:
+        """Take away the sealed generation `inode` of `group`, of which a newer one is staged.
+
+        May be called again; its being gone is fine.
+        """
+        self.visible(place, name)
+        last = self.last_record(group)
+        generation = 1 if last is None else max(1, last.generation - 1)
+        with self.opened(place) as directory:
+            trash = layout.superseded_name(group, generation)
+            self.put_away(place, directory, name, inode, trash)
+            self.system.fsync_dir("trash.fsync_dir", directory)
+
     def trashed(self, place: Place, inode: int, group: ObjectId) -> Trashed | None:
         """Where the directory `inode` of the removed `group`, once in `place`, stands; durable."""
         name = layout.encode_id(group)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -18,11 +19,12 @@ import trio
 
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
-from tierfs.model import REMOVALS, Kind, ObjectId, Op, OpKind, OpState, Phase
-from tierfs.shared import Staged
-from tierfs.writeback import steps
+from tierfs.model import REMOVALS, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.shared import Rebuilt, Staged
+from tierfs.writeback import group_steps, steps
 from tierfs.writeback.failures import path_of
-from tierfs.writeback.results import Applied, NothingToDo, NotYet
+from tierfs.writeback.removals import Removals
+from tierfs.writeback.results import Applied, Held, NothingToDo, NotYet
 from tierfs.writeback.rooms import LocalFailure, Rooms
 from tierfs.writeback.staging import Stager
 from tierfs.writeback.steps import Call, FinalCall
@@ -30,16 +32,30 @@ from tierfs.writeback.times import DirectoryTimes, Due, changed_directories
 
 log = logging.getLogger(__name__)
 
-DECLARED = frozenset({OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME})
+DECLARED = frozenset(
+    {OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME, OpKind.SEAL}
+)
 """Ops that a crash can leave in doubt. The others need no row for it: they can be repeated."""
+
+
+MOVERS = frozenset({OpKind.MKDIR, OpKind.RENAME, OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN})
+"""Ops after which a directory stands elsewhere."""
 
 
 class Actions:
     """Applies ops whose turn has come."""
 
-    def __init__(self, rooms: Rooms, stager: Stager) -> None:
+    def __init__(
+        self,
+        rooms: Rooms,
+        stager: Stager,
+        removals: Removals,
+        is_group: Callable[[Name], bool],
+    ) -> None:
         self._rooms = rooms
         self._stager = stager
+        self._removals = removals
+        self._is_group = is_group
         self._times = DirectoryTimes(rooms.backlog)
         self._late_send, self._late = trio.open_memory_channel[Due](math.inf)
 
@@ -53,6 +69,9 @@ class Actions:
         applied = await self._resume(op) if op.phase is Phase.PUBLISHING else None
         if applied is None:
             applied = await self._apply(op)
+        if op.kind is OpKind.MKDIR and STAGED in op.fields and applied.st is not None:
+            call, inode = self._call(op), applied.st.st_ino
+            await self._rooms.on_shared(group_steps.record_open, self._rooms.shared, call, inode)
         await self.put_times_right(op, applied)
         return applied
 
@@ -100,16 +119,29 @@ class Actions:
                 changes.append(SaveDirectory(record))
         if op.kind is OpKind.MKDIR and known and applied.st is not None:
             places.made(op.object, applied.st.st_ino, applied.tagged)
-        elif op.kind is OpKind.RENAME and known:
+        elif op.kind in (OpKind.RENAME, OpKind.SEAL) and known:
             places.move(op.object, op.parent, op.name)
         elif op.kind is OpKind.RMDIR:
             places.forget(op.object)
             self._times.forget(op.object)
             changes.append(DropDirectory(op.object))
         record = places.record(op.object)
-        if record is not None and op.kind in (OpKind.MKDIR, OpKind.RENAME):
+        if record is not None and applied.stands is not None:
+            parent, name = applied.stands
+            places.move(op.object, record.parent if parent is None else parent, name)
+        for directory in applied.rebuilt:
+            changes += self._rebuilt(directory)
+        if record is not None and op.kind in MOVERS:
             changes.append(SaveDirectory(record))
         return changes
+
+    def _rebuilt(self, directory: Rebuilt) -> list[Change]:
+        places = self._rooms.places
+        record = places.at_inode(directory.old_inode)
+        if record is None:
+            return []
+        places.made(record.id, directory.inode, directory.id == record.id)
+        return [SaveDirectory(record)]
 
     # -- the kinds --------------------------------------------------------------------------------
 
@@ -129,8 +161,12 @@ class Actions:
                 return await self._set_attributes(op)
             case OpKind.MKNOD:
                 raise NothingToDo("special files stay on their node")
-            case OpKind.SEAL | OpKind.REOPEN | OpKind.TRASH:
-                raise NothingToDo("checkpoints are not sealed yet")
+            case OpKind.SEAL:
+                return await self._seal(op)
+            case OpKind.TRASH:
+                return await self._trash(op)
+            case OpKind.REOPEN:
+                return await self._change_names(op, group_steps.reopen(self._removed_in(op)))
 
     async def _put(self, op: Op) -> Applied:
         while True:
@@ -197,6 +233,25 @@ class Actions:
         if op.kind in (OpKind.RENAME, OpKind.LINK):
             raise NothingToDo("what it names was never committed")
         return Applied(None)
+
+    async def _seal(self, op: Op) -> Applied:
+        going = self._rooms.backlog.removal_of(op.parent, op.name)
+        replaced = None if going is None else going.object
+        return await self._change_names(op, group_steps.seal(replaced))
+
+    async def _trash(self, op: Op) -> Applied:
+        """Raises Held where that would leave nothing whole."""
+        self._check(op)
+        if not self._removals.let_go(op):
+            rooms = self._rooms
+            if (pointer := rooms.backlog.held_pointer_before(op)) is not None:
+                raise Held(f"{path_of(pointer)} was replaced before, and that is held")
+            place = rooms.places.place(op.parent)
+            going = frozenset(rooms.backlog.removals_in(op.parent))
+            look = partial(group_steps.other_sealed, self._is_group, going)
+            if not await rooms.on_shared(look, rooms.shared, place):
+                raise Held("it is the last whole checkpoint there")
+        return await self._change_names(op, group_steps.trash)
 
     async def _set_attributes(self, op: Op) -> Applied:
         rooms = self._rooms
@@ -287,6 +342,15 @@ class Actions:
             log.info("directory time not set: %s", error)
 
     # -- consequences -----------------------------------------------------------------------------
+
+    def _removed_in(self, op: Op) -> tuple[Name, ...]:
+        """What the checkpoint of `op` has lost in the mount: paths from its top."""
+        depth = len(op.path)
+        return tuple(
+            b"/".join(one.path[depth:])
+            for one in self._rooms.backlog.under(op.object)
+            if one.kind in REMOVALS and len(one.path) > depth
+        )
 
     def _teach(self, op: Op, applied: Applied) -> list[Change]:
         """Tell the ops behind `op` which inode they mean now.

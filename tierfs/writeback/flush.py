@@ -137,6 +137,8 @@ class Flushes:
         open_: list[Op] = []
         held: list[Held] = []
         for op in sorted(waiter.left.values(), key=lambda op: op.number):
+            if self._rooms.backlog.is_held(op):
+                continue  # nobody waits for a removal that is held
             if op.mark is not None:
                 stuck.append(op)
             elif op.state in UNCLOSED:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from tierfs.model import ObjectId
+from tierfs.model import Name, ObjectId
+from tierfs.shared import Rebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Applied:
         before, after: mtimes of the directories whose content it changed.
         adopted: MKDIR: the directory was there, made by somebody else.
         tagged: MKDIR: it carries our id.
+        stands: where a directory stands now: directory id (None: where it was) and name there.
+        rebuilt: the directories of a new generation of a checkpoint.
     """
 
     st: os.stat_result | None
@@ -26,6 +29,8 @@ class Applied:
     adopted: bool = False
     tagged: bool = False
     other: os.stat_result | None = None
+    stands: tuple[ObjectId | None, Name] | None = None
+    rebuilt: tuple[Rebuilt, ...] = ()
 
 
 class NothingToDo(Exception):
@@ -34,3 +39,7 @@ class NothingToDo(Exception):
 
 class NotYet(Exception):
     """While the op was prepared its turn went away; it is taken again when it comes back."""
+
+
+class Held(Exception):
+    """A removal would leave nothing whole: it waits outside the order; says why."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import trio
@@ -37,6 +38,7 @@ class _Retry:
     attempts: int
     due: float
     gone: int = 0
+    reason: str = ""
 
 
 class Retries:
@@ -59,7 +61,7 @@ class Retries:
         self._count(verdict, error)
         _say(op, verdict, error, first=retry.text != verdict.text)
         retry.attempts += 1
-        retry.text = verdict.text
+        retry.text, retry.reason = verdict.text, verdict.reason
         op.attempts, op.error = retry.attempts, verdict.text
         if verdict.stuck:
             self.mark(op, verdict, Mark.STUCK)
@@ -120,6 +122,10 @@ class Retries:
         """`op` is committed, dropped or taken back."""
         self._failed.pop(op.row, None)
         self._stuck.pop(op.row, None)
+
+    def met(self, reasons: Collection[str]) -> bool:
+        """Whether the last failure of an op that is tried again was for one of `reasons`."""
+        return any(retry.reason in reasons for retry in self._failed.values())
 
     def report(self) -> tuple[RetryStatus, ...]:
         """The ops that are tried again by themselves, oldest first."""

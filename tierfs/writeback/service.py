@@ -14,7 +14,7 @@ import trio
 from tierfs.errors import ObjectChanged
 from tierfs.journal import Change, Journal, SaveOp
 from tierfs.local import ObjectStore
-from tierfs.model import Mark, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.model import Mark, Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.order import Backlog, Work
 from tierfs.shared import Places, SharedTier
 from tierfs.threads import Pool
@@ -32,7 +32,8 @@ from tierfs.writeback.records import (
     Status,
 )
 from tierfs.writeback.recovery import Recovery
-from tierfs.writeback.results import Applied, NothingToDo, NotYet
+from tierfs.writeback.removals import FULL, Removals
+from tierfs.writeback.results import Applied, Held, NothingToDo, NotYet
 from tierfs.writeback.retries import Retries
 from tierfs.writeback.rooms import Rooms
 from tierfs.writeback.settings import WritebackSettings
@@ -57,7 +58,8 @@ class WriteBack:
     """Takes ops whose turn it is, makes them durable, stages, publishes, retries and reports.
 
     All methods belong to the trio thread. `clock` is monotonic and must be the clock that every
-    other user of `backlog` passes as `now`. `on_outcome` is called in the synchronous step that
+    other user of `backlog` passes as `now`. `is_group`: whether a directory of that name is a
+    checkpoint, if it lies in none. `on_outcome` is called in the synchronous step that
     ends an op, after `backlog.remove`; the changes it returns are posted to the journal in the
     same post as those of this room.
 
@@ -75,6 +77,7 @@ class WriteBack:
         settings: WritebackSettings,
         on_outcome: Callable[[Outcome], Sequence[Change]],
         *,
+        is_group: Callable[[Name], bool] = lambda name: False,
         local_threads: Pool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,7 +89,8 @@ class WriteBack:
         self._retries = Retries(self._rooms, settings)
         self._syncer = Syncer(self._rooms, self.pace, self.wake, self._marked)
         self._stager = Stager(self._rooms)
-        self._actions = Actions(self._rooms, self._stager)
+        self.removals = Removals(self._rooms, settings, lambda: self._retries.met(FULL))
+        self._actions = Actions(self._rooms, self._stager, self.removals, is_group)
         self._recovery = Recovery(self._rooms, self._actions, settings)
         self._flushes = Flushes(self._rooms, self._stager, settings)
         self._wakeup = trio.Event()
@@ -204,6 +208,7 @@ class WriteBack:
             nursery.start_soon(self._stager.sweep)
             nursery.start_soon(self._actions.run)
             nursery.start_soon(self._retry_stuck)
+            nursery.start_soon(self.removals.run, self.wake)
             for lane in self._lanes():
                 nursery.start_soon(self._work_lane, lane)
 
@@ -258,6 +263,8 @@ class WriteBack:
             self._rooms.statistics.restaged += 1
         except NothingToDo as reason:
             self._dropped(op, str(reason))
+        except Held as reason:
+            self._held(op, str(reason))
         except Exception as error:
             self._failed(op, error)
         finally:
@@ -313,6 +320,8 @@ class WriteBack:
             OutcomeKind.COMMITTED, op, applied.st, applied.adopted, other=applied.other
         )
         self._finish(op, outcome, changes)
+        if op.kind is OpKind.SEAL:
+            self.removals.sealed(op.parent)
         log.debug("%s #%d %s: committed", op.kind, op.number, path_of(op))
 
     def _dropped(self, op: Op, reason: str) -> None:
@@ -328,6 +337,7 @@ class WriteBack:
         del self._rooms.live[op.row]
         self._retries.over(op)
         self._stager.forget(op)
+        self.removals.over(op)
         if outcome is not None:
             self._rooms.backlog.remove(op)
             self._rooms.journal.post(*changes, *self._on_outcome(outcome))
@@ -339,6 +349,12 @@ class WriteBack:
         over = self._over.pop(op.row, None)
         if over is not None:
             over.set()
+
+    def _held(self, op: Op, reason: str) -> None:
+        if self._rooms.alive(op):
+            log.info("%s #%d %s: held: %s", op.kind, op.number, path_of(op), reason)
+            self._rooms.backlog.hold_removal(op, reason)
+            self._flushes.look_again()
 
     def _failed(self, op: Op, error: Exception) -> None:
         if self._rooms.alive(op):

@@ -19,6 +19,8 @@ class WritebackSettings:
         last_retry_seconds: up to this.
         stuck_retry_seconds: pause between the attempts of an op that is stuck.
         progress_seconds: pause between two progress reports of a waiting flush.
+        delete_hold: how long a removal that would leave no whole checkpoint is held at most.
+        full_hold: the same while the shared tier is full.
     """
 
     transfer_files: int = 4
@@ -29,3 +31,5 @@ class WritebackSettings:
     last_retry_seconds: float = 30.0
     stuck_retry_seconds: float = 300.0
     progress_seconds: float = 0.2
+    delete_hold: float = 3600.0
+    full_hold: float = 600.0

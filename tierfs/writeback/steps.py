@@ -8,12 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tierfs.local import ObjectStore
-from tierfs.model import Attributes, Kind, Name, ObjectId, Op, OpKind
+from tierfs.model import STAGED, Attributes, Kind, Name, ObjectId, Op, OpKind
 from tierfs.osio import RENAME_EXCHANGE
-from tierfs.shared import AttributeChange, Place, Places, SharedTier, Staged
+from tierfs.shared import (
+    TRASH_PATH,
+    AttributeChange,
+    Place,
+    Places,
+    SharedTier,
+    Staged,
+    staging_name,
+)
 from tierfs.writeback.results import Applied, NothingToDo
 
 XATTR_FIELD = "xattr:"
+
+
+FROM_RECORD = frozenset({OpKind.RMDIR, OpKind.RENAME, OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN})
+"""Ops on a directory, which is found where it stands now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,8 @@ class Call:
     """One op, with the directories that it concerns as they stood when the call was made.
 
     Attributes:
-        place, place2: of `name` and `name2`; b"" as the name is the directory itself.
+        place, place2: of `name` and `name2`; b"" as the name is the directory itself. Of REOPEN
+            `place2` is the directory that it is about.
         inode: what is meant: by `name` of UNLINK, RMDIR and SETATTR, by `name2` of RENAME and
             LINK, and of the others what was staged. None: it is not on the shared tier.
     """
@@ -52,18 +65,30 @@ class Call:
     def of(cls, places: Places, op: Op, directories: tuple[ObjectId, ...]) -> Call:
         """What `op` says now; `directories` are those that it changes. Raises DirectoryGone."""
         place, name = places.place(op.parent), op.name
+        place2, name2 = None if op.parent2 is None else places.place(op.parent2), op.name2 or b""
+        record = places.record(op.object)
         if op.kind is OpKind.SETATTR and places.exists(op.object):
             place, name = places.place(op.object), b""
+        elif op.kind is OpKind.RMDIR and record is not None:
+            place, name = places.place(record.parent), record.name  # a checkpoint is in the trash
+        elif op.kind is OpKind.RENAME and record is not None:
+            place2, name2 = places.place(record.parent), record.name
+        elif op.kind is OpKind.REOPEN:
+            place2 = places.place(op.object)
         inode = op.staged_inode or op.base_inode
-        if inode is None and op.kind in (OpKind.RMDIR, OpKind.RENAME):
-            record = places.record(op.object)
+        if inode is None and op.kind in FROM_RECORD:
             inode = record.inode if record is not None else None
         return cls(
-            op.row, op.kind, op.object, place, name,
-            None if op.parent2 is None else places.place(op.parent2), op.name2 or b"",
+            op.row, op.kind, op.object, place, name, place2, name2,
             place.inode if name == b"" else inode, op.flags, op.overwrites, op.fields,
             {directory: places.place(directory) for directory in directories},
         )  # fmt: skip
+
+    @property
+    def there(self) -> Name:
+        """The name that it makes on the shared tier."""
+        staged = self.kind is OpKind.MKDIR and STAGED in self.fields
+        return staging_name(self.name) if staged else self.name
 
     @property
     def source(self) -> Place:
@@ -127,7 +152,7 @@ def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
     if call.kind is not OpKind.MKDIR:
         st = shared.publish_file(staged, call.place, call.name)
         return Applied(st)
-    entry = shared.publish_directory(staged, call.place, call.name)
+    entry = shared.publish_directory(staged, call.place, call.there)
     return Applied(
         entry.st,
         adopted=entry.st.st_ino != staged.inode,
@@ -168,6 +193,8 @@ def remove(shared: SharedTier, call: Call) -> Applied:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise NothingToDo("files that were not removed here are in it") from None
+    if STAGED in call.fields or call.place.path == TRASH_PATH:
+        shared.forget_group(call.object)
     return Applied(None)
 
 
@@ -181,9 +208,9 @@ def set_attributes(shared: SharedTier, call: Call, found: Look) -> Applied:
 
 def outcome(shared: SharedTier, call: Call) -> Applied | None:
     """What became of an op whose final call may have happened: None when it has not."""
-    if not shared.happened(call.kind, call.place, call.name, call.inode):
+    if not shared.happened(call.kind, call.place, call.there, call.inode, call.object):
         return None
-    entry = shared.lookup(call.place, call.name)
+    entry = shared.lookup_staged(call.place, call.there)
     return Applied(
         None if entry is None else entry.st,
         after=_mtimes(shared, call),

@@ -212,7 +212,15 @@ def test_names_cannot_control_the_terminal() -> None:
 
 
 def result(**changed: Any) -> dict[str, Any]:
-    empty = {"remaining": [], "stuck": [], "open": [], "held": [], "hidden": 0, "timed_out": False}
+    empty = {
+        "remaining": [],
+        "stuck": [],
+        "open": [],
+        "held": [],
+        "unsealed": [],
+        "hidden": 0,
+        "timed_out": False,
+    }
     return {"committed_files": 2, "committed_bytes": 2048, **empty, **changed}
 
 

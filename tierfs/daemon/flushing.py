@@ -1,0 +1,240 @@
+"""`tierfs flush --wait` and what an unmount waits for: ops, then the seals of checkpoints (G5)."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import trio
+
+from tierfs.control.access import only_visible
+from tierfs.control.results import (
+    FlushResult,
+    Problem,
+    Progress,
+    UnsealedGroup,
+    flush_exit_code,
+)
+from tierfs.control.server import Peer, Send
+from tierfs.daemon.report import Report
+from tierfs.daemon.rooms import Rooms
+from tierfs.groups import Decision, Verdict
+from tierfs.model import ROOT, ObjectId, Op
+from tierfs.namespace.grouping.table import Group
+from tierfs.osio.processes import ancestors
+from tierfs.writeback import FlushProgress
+from tierfs.writeback import FlushResult as Flushed
+
+RELEASE_SECONDS = 3.0
+"""How long a flush gives the kernel to release what its callers have closed: close() returns before
+that, and on a busy machine long before."""
+
+
+@dataclass(slots=True)
+class _Total:
+    """What the rounds of one flush came to; `last` is how the last of them ended."""
+
+    files: int = 0
+    bytes: int = 0
+    last: Flushed | None = None
+    dropped: list[tuple[Op, str]] = field(default_factory=list)
+    unsealed: list[tuple[Group, Verdict]] = field(default_factory=list)
+
+    def add(self, done: Flushed) -> None:
+        self.files += done.committed_files
+        self.bytes += done.committed_bytes
+        self.dropped += [(item.op, item.reason) for item in done.dropped]
+        self.last = done
+
+
+class Flushing:
+    """Waits for ops and seals, truthfully."""
+
+    def __init__(self, rooms: Rooms, report: Report, access: trio.CapacityLimiter) -> None:
+        self._rooms = rooms
+        self._report = report
+        self._access = access
+
+    async def start(self, paths: tuple[str, ...], peer: Peer) -> FlushResult:
+        """Send what is under `paths` now, and do not wait for it."""
+        ops = await self._ops(paths)
+        self._rooms.backlog.release_holds(None)
+        self._rooms.writeback.retry_stuck(ROOT)
+        remaining = [(op, "sending") for op in ops if not op.is_open]
+        return await self._visible(peer, FlushResult(), remaining=remaining)
+
+    async def wait(
+        self, paths: tuple[str, ...], seconds: float | None, peer: Peer, send: Send
+    ) -> FlushResult:
+        """Return when what was issued under `paths` is committed, or cannot go on by itself."""
+        deadline = trio.current_time() + (math.inf if seconds is None else seconds)
+        ops = await self._ops(paths)
+        tops = await self._tops(paths)
+        await self._report.until_released(ops, RELEASE_SECONDS)
+        newest: list[FlushProgress] = []
+        total = _Total()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_forward, newest, send, peer)
+            processes = ancestors(peer.pid)
+            await self._rounds(ops, tops, processes, deadline, newest, total)
+            nursery.cancel_scope.cancel()
+        return await self._answer(peer, ops, total)
+
+    async def _rounds(
+        self, ops: list[Op], tops: list[ObjectId], processes: frozenset[int], deadline: float,
+        newest: list[FlushProgress], total: _Total,
+    ) -> None:  # fmt: skip
+        """Each seal lets others go on: pointers, removals that were held."""
+        rooms = self._rooms
+        left = ops
+        while True:
+            for group in self._groups(tops):
+                rooms.fs.sealing.ask(group, processes)
+            waited = [op for op in left if not self._is_held(op)]
+            done = await rooms.writeback.wait(waited, _until(deadline), progress=newest.append)
+            total.add(done)
+            if done.timed_out:
+                return
+            seals, total.unsealed = await self._seal(self._groups(tops), processes, deadline)
+            if not seals:
+                return
+            left = [op for op in (*left, *seals) if op in rooms.backlog]
+
+    async def _seal(
+        self, groups: list[Group], processes: frozenset[int], deadline: float
+    ) -> tuple[list[Op], list[tuple[Group, Verdict]]]:
+        """The seals that were issued, and what cannot be sealed."""
+        sealing = self._rooms.fs.sealing
+        seals, unsealed = [], []
+        for group in groups:
+            verdict = await sealing.flush(group, processes)
+            while verdict is not None and verdict.will_seal and trio.current_time() < deadline:
+                pause = (verdict.until_seconds or 0.0) + 0.05
+                await trio.sleep(min(pause, deadline - trio.current_time()))
+                verdict = await sealing.flush(group, processes)
+            if verdict is not None:
+                unsealed.append((group, verdict))
+            elif group.seal is not None:
+                seals.append(group.seal)
+        return seals, unsealed
+
+    # -- what is waited for ----------------------------------------------------------------------
+
+    async def _ops(self, paths: tuple[str, ...]) -> list[Op]:
+        await self._rooms.fs.settling.look(self._rooms.fs.files)
+        found: dict[int, Op] = {}
+        for path in paths or (self._rooms.mountpoint,):
+            found |= {op.row: op for op in await self._report.ops_under(path)}
+        return [op for op in found.values() if not self._is_held(op)]
+
+    async def _tops(self, paths: tuple[str, ...]) -> list[ObjectId]:
+        """The directories whose checkpoints are meant: each path, or the one that holds it."""
+        found = []
+        for path in paths or (self._rooms.mountpoint,):
+            directory = await self._report.directory_of(path)
+            if directory is not None:
+                found.append(directory)
+        return found
+
+    def _groups(self, tops: Iterable[ObjectId]) -> list[Group]:
+        """The unsealed checkpoints below, or around, `tops`."""
+        tree = self._rooms.fs.tree
+        known = [top for top in tops if top in tree.directories]
+        return [
+            group for group in self._rooms.fs.core.groups
+            if any(tree.is_within(group.id, top) or tree.is_within(top, group.id) for top in known)
+        ]  # fmt: skip
+
+    def _is_held(self, op: Op) -> bool:
+        backlog = self._rooms.backlog
+        return op in backlog and backlog.is_held(op)
+
+    # -- the answer --------------------------------------------------------------------------------
+
+    async def _answer(self, peer: Peer, ops: list[Op], total: _Total) -> FlushResult:
+        backlog, done = self._rooms.backlog, total.last
+        assert done is not None
+        reported = {op.row for op in done.open}
+        still_open = [*done.open]
+        still_open += [
+            op for op in ops
+            if op in backlog and op.is_open and op.mark is None and op.row not in reported
+        ]  # fmt: skip
+        held = [(item.op, item.reason) for item in done.held] + total.dropped
+        unsealed = [each for each in total.unsealed if each[1].decision is not Decision.BROKEN]
+        code = flush_exit_code(
+            timed_out=done.timed_out, stuck=bool(done.stuck), held=bool(held),
+            unsealed=bool(unsealed), still_open=bool(still_open),
+        )  # fmt: skip
+        base = FlushResult(
+            exit_code=code, timed_out=done.timed_out, committed_files=total.files,
+            committed_bytes=total.bytes,
+        )  # fmt: skip
+        return await self._visible(
+            peer, base,
+            remaining=[(op, backlog.explain(op, time.monotonic())) for op in done.remaining],
+            stuck=[(op, op.error or str(op.mark)) for op in done.stuck],
+            open_=[(op, "open for writing") for op in still_open],
+            held=held, unsealed=unsealed,
+        )  # fmt: skip
+
+    async def _visible(
+        self,
+        peer: Peer,
+        base: FlushResult,
+        *,
+        remaining: Iterable[tuple[Op, str]] = (),
+        stuck: Iterable[tuple[Op, str]] = (),
+        open_: Iterable[tuple[Op, str]] = (),
+        held: Iterable[tuple[Op, str]] = (),
+        unsealed: Iterable[tuple[Group, Verdict]] = (),
+    ) -> FlushResult:
+        hidden = 0
+        shown = []
+        for group in (remaining, stuck, open_, held):
+            problems = [Problem(path=self._report.path_of(op), reason=why) for op, why in group]
+            visible, more = await only_visible(problems, peer, self._access)
+            shown.append(visible)
+            hidden += more
+        groups = [self._unsealed(group, verdict) for group, verdict in unsealed]
+        seen, more = await only_visible(groups, peer, self._access)
+        return FlushResult(
+            exit_code=base.exit_code, timed_out=base.timed_out,
+            committed_files=base.committed_files, committed_bytes=base.committed_bytes,
+            remaining=shown[0], stuck=shown[1], open=shown[2], held=shown[3],
+            unsealed=seen, hidden=hidden + more,
+        )  # fmt: skip
+
+    def _unsealed(self, group: Group, verdict: Verdict) -> UnsealedGroup:
+        path = self._report.path_of_directory(group.id)
+        return UnsealedGroup(
+            path=path, reason=verdict.reason, missing=verdict.missing,
+            command=f"tierfs commit {shlex.quote(path)}",
+        )  # fmt: skip
+
+
+def _until(deadline: float) -> float | None:
+    return None if deadline == math.inf else max(0.0, deadline - trio.current_time())
+
+
+async def _forward(newest: list[FlushProgress], send: Send, peer: Peer) -> None:
+    """Sends the latest progress now and then; names only to root."""
+    while True:
+        await trio.sleep(0.2)
+        if not newest:
+            continue
+        at = newest.pop()
+        newest.clear()
+        left = None
+        if at.rate_bytes > 0:
+            left = max(0.0, (at.total_bytes - at.done_bytes) / at.rate_bytes)
+        await send(
+            Progress(
+                total_files=at.total_files, done_files=at.done_files,
+                total_bytes=at.total_bytes, done_bytes=at.done_bytes, rate_bytes=at.rate_bytes,
+                seconds_left=left, sending=at.sending if peer.is_root else (),
+            )
+        )  # fmt: skip

@@ -1,0 +1,210 @@
+"""When an unsealed checkpoint is whole: looked at whenever that may have changed, then sealed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Iterable
+
+import trio
+
+from tierfs.groups import Decision, Expect, Facts, Verdict, flush_may_seal, followed, judge
+from tierfs.groups import Found as FoundFile
+from tierfs.model import Kind, Name, ObjectId, Op, OpKind
+from tierfs.namespace.core import Core
+from tierfs.namespace.grouping.table import Group
+from tierfs.namespace.lookup import Lookup
+from tierfs.shared import Place
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 5.0
+"""How often pointers that cannot go are looked at, whatever happens."""
+
+RETRY_SECONDS = 5.0
+"""When to look again at a checkpoint that the shared tier did not show."""
+
+
+class Sealing:
+    """Judges unsealed checkpoints and issues their SEALs."""
+
+    def __init__(self, core: Core, lookup: Lookup) -> None:
+        self._core = core
+        self._lookup = lookup
+        self._table = core.groups
+        self._table.changed = self._changed
+        self._due: dict[ObjectId, float] = {}
+        self._wakeup = trio.Event()
+
+    def _changed(self, group: Group) -> None:
+        self._due[group.id] = 0.0
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Look at what may have become whole, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._table.processes.run)
+            while True:
+                self._wakeup = trio.Event()
+                self._core.drop_obsolete_pointers()
+                now = time.monotonic()
+                for directory in [d for d, at in self._due.items() if at <= now]:
+                    del self._due[directory]
+                    group = self._table.get(directory)
+                    if group is not None:
+                        await self._look(group)
+                pause = min(self._due.values(), default=math.inf) - time.monotonic()
+                with trio.move_on_after(max(0.0, min(pause, TICK_SECONDS))):
+                    await self._wakeup.wait()
+
+    def ask(self, group: Group, processes: frozenset[int]) -> None:
+        """A flush wants `group` sealed as soon as it can be, on behalf of `processes`."""
+        group.flushing = (group.flushing or frozenset()) | processes
+        self._changed(group)
+
+    async def flush(self, group: Group, processes: frozenset[int]) -> Verdict | None:
+        """Seal `group` if it can be, on behalf of the caller of a flush and its ancestors.
+
+        None: its SEAL is pending, or it is sealed or gone already; else why it is not.
+        """
+        self.ask(group, processes)
+        while self._table.get(group.id) is group and group.seal is None:
+            await self._look(group)
+            if group.seal is None and group.verdict is not None:
+                return group.verdict
+        return None
+
+    async def judge_again(self, group: Group) -> Verdict | None:
+        """Look at `group` now; None: it is being sealed, or is no unsealed checkpoint any more."""
+        await self._look(group)
+        return None if group.seal is not None else group.verdict
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    async def _look(self, group: Group) -> None:
+        if group.seal is not None:
+            return
+        version = group.version
+        try:
+            facts = await self._facts(group)
+        except OSError as error:
+            log.info("checkpoint %s: cannot be looked at: %s", os.fsdecode(group.name), error)
+            self._due[group.id] = time.monotonic() + RETRY_SECONDS
+            return
+        if self._table.get(group.id) is not group or group.seal is not None:
+            return
+        if group.version != version:
+            self._changed(group)
+            return
+        group.verdict = verdict = judge(facts)
+        if verdict.decision is Decision.SEAL:
+            self._seal(group, verdict)
+        elif verdict.until_seconds is not None:
+            self._due[group.id] = time.monotonic() + verdict.until_seconds + 0.01
+
+    def _seal(self, group: Group, verdict: Verdict) -> None:
+        core = self._core
+        parent = core.tree.directories[group.parent]
+        log.info("checkpoint %s: is sealed: %s", os.fsdecode(group.name), verdict.reason)
+        obj = core.directory_object(group.id)
+        group.seal, _ = core.issue(OpKind.SEAL, obj, parent, group.name)
+        core.writeback.submit(group.seal)
+
+    # -- facts -------------------------------------------------------------------------------------
+
+    async def _facts(self, group: Group) -> Facts:
+        core = self._core
+        opened, pending, stuck = self._under_way(group)
+        content: dict[Name, FoundFile] = {}
+        negative = None
+        if not (opened or pending or stuck):
+            content = await self._content(group)
+            negative = await self._negative(group, content)
+        newer = self._table.newer(group)
+        expect = group.record.expect
+        profile = self._table.patterns.profile_of(group.name)
+        assert profile is not None
+        return Facts(
+            profile=profile, content=content, settle=self._table.settle,
+            quiet_seconds=time.monotonic() - group.touched, open_files=opened, pending=pending,
+            negative=negative, stuck=stuck, pointer=bool(core.backlog.pointers_to(group.id)),
+            commit=None if expect is None else Expect(expect if expect >= 0 else None),
+            sibling=self._table.has_newer(group),
+            followed=followed(group.writers, [each.writers for each in newer]),
+            flush=group.flushing is not None,
+            writers_gone=group.flushing is not None
+            and flush_may_seal(group.writers, group.flushing),
+            sibling_names=await self._sibling_names(group) if profile == "deepspeed" else None,
+        )  # fmt: skip
+
+    def _under_way(self, group: Group) -> tuple[list[Name], list[Name], list[Name]]:
+        """What is open, pending, and stuck in `group`."""
+        backlog = self._core.backlog
+        top = len(self._core.tree.path(group.id))
+        opened = [_inside(op, top) for op in backlog.open_files(group.id)]
+        pending, stuck = [], []
+        for op in backlog.under(group.id):
+            if op.mark is not None:
+                stuck.append(_inside(op, top))
+            elif not op.is_open and op.kind is not OpKind.SEAL:
+                pending.append(_inside(op, top))
+        return opened, pending, stuck
+
+    async def _content(self, group: Group) -> dict[Name, FoundFile]:
+        core = self._core
+        found = await core.at(group.id, core.shared.walk)
+        record = await core.on_shared(core.shared.last_record, group.id)
+        stale = record.stale if record is not None else frozenset()
+        linked: frozenset[tuple[int, int]] = frozenset()
+        if record is not None and record.generation > 1:
+            before = record.generation - 1
+            linked = await core.on_shared(core.shared.read_linked, group.id, before)
+        return {
+            each.path: FoundFile(
+                each.size, each.inode, stale=each.incarnation in stale,
+                linked=each.incarnation in linked, index=each.index,
+            )
+            for each in found
+            if each.kind is not Kind.DIRECTORY
+        }  # fmt: skip
+
+    async def _negative(self, group: Group, content: Iterable[Name]) -> Name | None:
+        for name in content:
+            if name == b".incomplete":
+                return name
+        parent = self._core.tree.directories[group.parent]
+        for stem in dict.fromkeys((group.name, group.name.removesuffix(b".ckpt"))):
+            name = stem + b"-unfinished"
+            if await self._lookup.find(parent, name) is not None:
+                return name
+        return None
+
+    async def _sibling_names(self, group: Group) -> set[Name] | None:
+        """The files of the newest sealed checkpoint beside `group`."""
+        core = self._core
+        is_one = self._table.patterns.profile_of
+        sealed = await core.at(
+            group.parent, core.shared.sealed_groups, lambda name: is_one(name) is not None
+        )
+        if not sealed:
+            return None
+        newest = max(sealed, key=_number)
+        entry = await core.at(group.parent, core.shared.lookup, newest)
+        if entry is None:
+            return None
+        path = b"/".join(filter(None, (core.places.path(group.parent), newest)))
+        found = await core.on_shared(core.shared.walk, Place(path, entry.st.st_ino))
+        return {each.path for each in found if each.kind is not Kind.DIRECTORY}
+
+
+def _inside(op: Op, top: int) -> Name:
+    """The path of `op` from its checkpoint, which is `top` names below the root."""
+    return b"/".join(op.path[top:]) or op.name
+
+
+def _number(name: Name) -> tuple[int, ...]:
+    """The numbers in the name of a checkpoint, the last first."""
+    digits = "".join(chr(each) if chr(each).isdigit() else " " for each in name)
+    return tuple(int(each) for each in reversed(digits.split()))

@@ -1,0 +1,379 @@
+"""The unsealed checkpoints that this member writes in. Synchronous.
+
+Whether a directory is an unsealed checkpoint is told by where it stands on the shared tier: it is
+one while its name there is `.staging_NAME`. The table holds what cannot be seen there, and is kept
+in the journal: a seal that is due when the daemon dies is due after that, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from tierfs.groups import UNKNOWN, Patterns, Process, State, Verdict, Writers, listed
+from tierfs.journal import Change, DropDirectory, DropGroup, Journal, SaveDirectory, SaveGroup
+from tierfs.model import (
+    ROOT,
+    STAGED,
+    GroupRecord,
+    JournalSnapshot,
+    Name,
+    ObjectId,
+    Op,
+    OpKind,
+    Phase,
+    Reopen,
+    WriterRecord,
+)
+from tierfs.namespace.grouping.processes import Processes
+from tierfs.namespace.nodes import DirectoryState
+from tierfs.namespace.tree import Tree
+from tierfs.order import Backlog
+from tierfs.shared import Places, unstaged_name
+
+LEAVERS = (OpKind.RENAME, OpKind.RMDIR)
+"""What ends the life of an unsealed checkpoint as one."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """An unsealed checkpoint that this member writes in.
+
+    Attributes:
+        record: what the journal knows of it; its id is the directory id.
+        parent, name: its place in the mount.
+        writers: who made it, or wrote in it.
+        seal: the SEAL that is pending.
+        version: counts what may change the answer to "is it whole"; who awaited compares it.
+        touched: monotonic time of the last of these changes.
+        verdict: the last answer, None before the first.
+        flushing: `tierfs flush --wait` asks for its seal on behalf of these processes.
+    """
+
+    record: GroupRecord
+    parent: ObjectId
+    name: Name
+    writers: Writers = field(default_factory=Writers)
+    seal: Op | None = None
+    version: int = 0
+    touched: float = 0.0
+    verdict: Verdict | None = None
+    flushing: frozenset[int] | None = None
+
+    @property
+    def id(self) -> ObjectId:
+        """Its directory id."""
+        return self.record.id
+
+
+class GroupTable:
+    """Unsealed checkpoints by directory id.
+
+    Attributes:
+        patterns: which names are those of checkpoints.
+        settle: seconds without a change after which it is quiet in a checkpoint.
+        changed: called with a group when something happened that may let it be sealed.
+        drop_seal: takes a SEAL back that is not under way.
+        reopen: issues a REOPEN.
+    """
+
+    def __init__(
+        self, tree: Tree, places: Places, journal: Journal, backlog: Backlog,
+        patterns: Patterns, settle: float,
+    ) -> None:  # fmt: skip
+        self._tree = tree
+        self._places = places
+        self._journal = journal
+        self._backlog = backlog
+        self.patterns = patterns
+        self.settle = settle
+        self._newest: dict[ObjectId, int] = {}
+        self.processes = Processes(self._ended)
+        self.changed: Callable[[Group], None] = lambda group: None
+        self.drop_seal: Callable[[Op], object] = lambda op: None
+        self.reopen: Callable[[ObjectId, Reopen], None]
+        self._groups: dict[ObjectId, Group] = {}
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._groups.values()))
+
+    def get(self, directory: ObjectId) -> Group | None:
+        """The unsealed checkpoint `directory`, if this member writes in it."""
+        return self._groups.get(directory)
+
+    # -- what a directory is ---------------------------------------------------------------------
+
+    def is_group(self, state: DirectoryState, name: Name) -> bool:
+        """Whether a directory `name` in `state` is a checkpoint: the topmost on its path."""
+        if self.patterns.profile_of(name) is None:
+            return False
+        return self.patterns.top(self._tree.path(state.id)) is None
+
+    def is_unsealed(self, directory: ObjectId) -> bool:
+        """Whether `directory` is an unsealed checkpoint."""
+        if directory in self._groups:
+            return True
+        record = self._places.record(directory)
+        if record is None or unstaged_name(record.name) is None:
+            return False
+        # one that is being renamed or removed is none any more in the mount
+        return not any(STAGED in op.fields for op in self._backlog.ops_of_object(directory)
+                       if op.kind in LEAVERS)  # fmt: skip
+
+    def unsealed_in(self, scope: Iterable[ObjectId]) -> ObjectId | None:
+        """The unsealed checkpoint among the directories `scope`."""
+        return next((each for each in scope if self.is_unsealed(each)), None)
+
+    def sealed_in(self, scope: tuple[ObjectId, ...]) -> ObjectId | None:
+        """The sealed checkpoint among `scope`: directory ids from the root on."""
+        top = self.patterns.top(self._tree.path(scope[-1]))
+        if top is None or self.is_unsealed(scope[top + 1]):
+            return None
+        return scope[top + 1]
+
+    def note(self, op: Op) -> None:
+        """Notes in `op` the checkpoint that it lies in, sealed or not."""
+        ends = (op.scope, op.scope2) if op.scope2 else (op.scope,)
+        op.unsealed = all(self.unsealed_in(scope) is not None for scope in ends)
+        op.group = self.sealed_in(op.scope)
+
+    def around(self, directory: ObjectId) -> tuple[ObjectId, ...]:
+        """What a pointer to `directory` leads to: it, and the unsealed checkpoint it lies in."""
+        found = self.unsealed_in(self._tree.scope(directory))
+        return (directory,) if found in (None, directory) else (directory, found)
+
+    def seen(
+        self, state: DirectoryState, name: Name, directory: ObjectId, *, unsealed: bool
+    ) -> None:
+        """The directory `name` in `state` was seen on the shared tier, unsealed or not."""
+        if unsealed:
+            state.unsealed[name] = directory
+        elif state.unsealed.get(name) == directory and self._backlog.of_object(directory) is None:
+            del state.unsealed[name]
+            self.end(directory)  # another member sealed it
+
+    def listed(self, directory: ObjectId) -> bool:
+        """Whether the unsealed checkpoint `directory` is shown in listings.
+
+        While one who writes it lives, or if there is a sealed generation of that name.
+        """
+        group = self._groups.get(directory)
+        if group is not None and group.record.older is not None:
+            return True
+        return group is not None and listed(
+            group.writers,
+            open_files=len(self._backlog.open_files(directory)),
+            quiet_seconds=time.monotonic() - group.touched,
+            settle_seconds=self.settle,
+        )
+
+    def newer(self, group: Group) -> list[Group]:
+        """The unsealed checkpoints beside `group` that were made after it."""
+        return [
+            each for each in self._groups.values()
+            if each.parent == group.parent and each.record.made > group.record.made
+        ]  # fmt: skip
+
+    def has_newer(self, group: Group) -> bool:
+        """Whether a checkpoint was made beside `group` after it, sealed by now or not."""
+        return self._newest.get(group.parent, 0) > group.record.made
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def begin(self, state: DirectoryState, name: Name, directory: ObjectId, process: int) -> None:
+        """`process` makes the checkpoint `directory`, in the tree as `name` in `state`."""
+        group = self._enlist(GroupRecord(directory, self._journal.next_number()))
+        assert (group.parent, group.name) == (state.id, name)
+        group.writers.made(self._follow(process))
+        self._save(group)
+
+    def replace_in(self, scope: tuple[ObjectId, ...], process: int = 0) -> None:
+        """A name in the last directory of `scope` is about to be given to something else.
+
+        In a sealed checkpoint that begins a new generation of it: as a whole it stays what it was
+        until the new one is whole, too.
+        """
+        sealed = self.sealed_in(scope)
+        record = None if sealed is None else self._places.record(sealed)
+        if sealed is None or record is None or record.inode is None:
+            return
+        since = self._journal.next_number()
+        self.reopen(sealed, Reopen.LINKED)
+        made = self._journal.next_number()
+        group = self._enlist(GroupRecord(sealed, made, older=record.inode), since)
+        for op in list(self._backlog.under(sealed)):
+            self.note(op)
+            self._backlog.update(op)
+        if process:
+            group.writers.wrote(self._follow(process))
+            self._save(group)
+
+    def enter(self, directory: ObjectId, process: int, *, wrote: bool = True) -> None:
+        """`process` is about to write in `directory`, or to make a directory there.
+
+        If all who wrote before in the unsealed checkpoint are gone, and not all of them ended well,
+        a new generation begins, and what they left counts no more.
+        """
+        found = self.unsealed_in(self._tree.scope(directory))
+        if found is None:
+            return
+        group = self._groups.get(found)
+        again = group is None or self._is_abandoned(group)
+        if group is None:
+            group = self._enlist(GroupRecord(found, self._journal.next_number()))
+        elif again:
+            group.writers = Writers()
+            group.record = replace(group.record, expect=None)
+        who = self._follow(process)
+        known = group.writers.who_wrote() if wrote else group.writers.processes()
+        if who not in known:
+            if wrote:
+                group.writers.wrote(who)
+            else:
+                group.writers.made(who)
+            self._save(group)
+        if again:
+            self.reopen(found, Reopen.UNLISTED)
+
+    def closed(self, directory: ObjectId, process: int) -> None:
+        """`process` closed a file that it wrote in `directory`."""
+        group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
+        who = self._follow(process)
+        if group is None or who in group.writers.who_closed():
+            return
+        group.writers.closed(who)
+        self._save(group)
+        for each in self._groups.values():
+            if each.parent == group.parent:
+                self.changed(each)
+
+    def settled(self, scope: tuple[ObjectId, ...]) -> None:
+        """An op in the last directory of `scope` is over."""
+        group = self._groups.get(self.unsealed_in(scope) or ROOT)
+        if group is not None:
+            group.version += 1
+            self.changed(group)
+
+    def disturbed(self, scope: tuple[ObjectId, ...]) -> None:
+        """An op is issued in the last directory of `scope`."""
+        group = self._groups.get(self.unsealed_in(scope) or ROOT)
+        if group is None:
+            return
+        group.version += 1
+        group.touched = time.monotonic()
+        group.verdict = None
+        if group.seal is not None and group.seal.phase is not Phase.PUBLISHING:
+            seal, group.seal = group.seal, None
+            self.drop_seal(seal)
+        self.changed(group)
+
+    def ask(self, group: Group, expect: int) -> None:
+        """`tierfs commit`: it is whole as it is, if it has `expect` files (-1: any number)."""
+        group.record = replace(group.record, expect=expect)
+        self._save(group)
+        self.changed(group)
+
+    def end(self, directory: ObjectId) -> None:
+        """The checkpoint is sealed, removed, or renamed: it is like any other directory now."""
+        self._forget_name(directory)
+        group = self._groups.pop(directory, None)
+        if group is None:
+            return
+        if group.seal is not None and group.seal.phase is not Phase.PUBLISHING:
+            self.drop_seal(group.seal)
+        self._backlog.group_sealed(directory)
+        self._journal.post(*self._unpin(group), DropGroup(directory))
+
+    def foretell(self, snapshot: JournalSnapshot) -> None:
+        """To be called before the ops of the journal are in the backlog."""
+        since = {
+            op.object: op.number for op in snapshot.ops
+            if op.kind is OpKind.REOPEN and op.flags != Reopen.UNLISTED
+        }  # fmt: skip
+        for record in snapshot.groups:
+            self._backlog.group_unsealed(record.id, b"", since.get(record.id, 0))
+
+    def restore(self, records: Iterable[GroupRecord]) -> None:
+        """What the journal holds; directories and places are restored already."""
+        for record in records:
+            if record.id in self._tree.directories:
+                self._enlist(record)
+            else:
+                self._backlog.group_sealed(record.id)
+                self._journal.post(DropGroup(record.id))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _forget_name(self, directory: ObjectId) -> None:
+        known = self._tree.directories.get(directory)
+        parent = known.parent if known is not None else None
+        state = self._tree.directories.get(parent) if parent is not None else None
+        if known is not None and state is not None and state.unsealed.get(known.name) == directory:
+            del state.unsealed[known.name]
+
+    def _is_abandoned(self, group: Group) -> bool:
+        killed = bool(group.writers.processes(State.KILLED))
+        return killed and not self.listed(group.id)
+
+    def _enlist(self, record: GroupRecord, since: int = 0) -> Group:
+        state = self._tree.directories[record.id]
+        assert state.parent is not None
+        group = Group(record, state.parent, state.name, touched=time.monotonic())
+        for each in record.writers:
+            self._know(group, each)
+        self._groups[record.id] = group
+        self._newest[group.parent] = max(self._newest.get(group.parent, 0), record.made)
+        self._tree.directories[group.parent].unsealed[group.name] = record.id
+        self._backlog.group_unsealed(record.id, group.name, since)
+        self._journal.post(*self._pin(group))
+        self._save(group)
+        for older in self._groups.values():
+            if older.parent == group.parent:
+                self.changed(older)
+        return group
+
+    def _know(self, group: Group, each: WriterRecord) -> None:
+        """A process that the journal knows of: its number may be another's by now."""
+        process = Process(each.process, each.started)
+        group.writers.made(process)
+        if each.wrote:
+            group.writers.wrote(process)
+        if each.closed:
+            group.writers.closed(process)
+        if each.process and self.processes.follow(each.process) != each.started:
+            group.writers.ended(process, killed=each.state != State.EXITED.value)
+
+    def _follow(self, process: int) -> Process:
+        return Process(process, self.processes.follow(process)) if process else UNKNOWN
+
+    def _save(self, group: Group) -> None:
+        writers = group.writers
+        wrote, closed = writers.who_wrote(), writers.who_closed()
+        group.record = replace(
+            group.record,
+            writers=tuple(
+                WriterRecord(each.pid, each.start, state.value, each in wrote, each in closed)
+                for state in State
+                for each in writers.processes(state)
+            ),
+        )
+        self._journal.post(SaveGroup(group.record))
+
+    def _ended(self, process: int, started: int, well: bool) -> None:
+        who = Process(process, started)
+        for group in self:
+            if who in group.writers.processes():
+                group.writers.ended(who, killed=not well)
+                self._save(group)
+                self.changed(group)
+
+    def _pin(self, group: Group) -> list[Change]:
+        records = [self._places.record(each) for each in self._tree.pin((group.id,))]
+        return [SaveDirectory(each) for each in records if each is not None and each.id != ROOT]
+
+    def _unpin(self, group: Group) -> list[Change]:
+        idle = [each for each in self._tree.unpin((group.id,)) if each != ROOT]
+        for directory in idle:
+            self._tree.release_directory(directory)
+        return [DropDirectory(directory) for directory in idle]

@@ -1,0 +1,26 @@
+"""The settings of the namespace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSettings:
+    """Times in seconds.
+
+    Attributes:
+        mountpoint: where absolute symbolic links into the mount begin.
+        open_hold: after how long a closed file that is still open somewhere is sent as a snapshot.
+        mkdir_wait: how long mkdir waits for the shared tier before it is queued (DESIGN 4).
+        watermark: share of the local tier above which clean copies are evicted.
+        reserve: share of the local tier that is kept from writes past the daemon.
+        group_settle: how long nothing may change in a checkpoint until it is quiet there.
+    """
+
+    mountpoint: bytes = b""
+    open_hold: float = 600.0
+    mkdir_wait: float = 0.2
+    watermark: float = 0.85
+    reserve: float = 0.05
+    group_settle: float = 30.0

@@ -1,0 +1,107 @@
+"""Calls on the two tiers: in threads of their own, on directories wherever they stand by then."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple, Unpack
+
+from tierfs.errors import DirectoryGone
+from tierfs.model import ROOT, ObjectId, Op, OpKind, Phase
+from tierfs.namespace.closing import Closing
+from tierfs.namespace.nodes import Handle
+from tierfs.order import Backlog
+from tierfs.shared import Place, Places
+from tierfs.threads import Pool
+from tierfs.writeback import WriteBack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Tiers:
+    """The part of `Core` that makes blocking calls."""
+
+    places: Places
+    backlog: Backlog
+    writeback: WriteBack
+    closing_shared: Closing
+    _local_threads: Pool
+    _shared_threads: Pool
+
+    async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Runs a blocking call on the local tier in one of its threads.
+
+        What is missing there was lost: that is an error of the tier, never a missing name (G10).
+        """
+        try:
+            return await self._local_threads.run(call, *args)
+        except FileNotFoundError as error:
+            raise OSError(
+                errno.EIO, "the local tier lost a file that it needs", error.filename
+            ) from error
+
+    async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Runs a blocking call on the shared tier in one of its threads."""
+        return await self._shared_threads.run(call, *args)
+
+    async def on_shared_file(self, handle: Handle, call: Callable[[int], T]) -> T:
+        """Runs a blocking call on the shared file that `handle` has open, however long it lasts."""
+        handle.uses += 1
+        try:
+            return await self.on_shared(call, handle.shared_fd)
+        finally:
+            handle.uses -= 1
+            self.close_shared_file(handle)
+
+    def close_shared_file(self, handle: Handle) -> None:
+        """Closes the shared file of a released handle, once nothing uses it any more."""
+        if handle.closed and not handle.uses and handle.shared_fd >= 0:
+            fd, handle.shared_fd = handle.shared_fd, -1
+            self.closing_shared.add(fd)
+
+    def place(self, directory: ObjectId) -> Place:
+        """Where `directory` stands on the shared tier now, to be checked when it is opened."""
+        record = self.places.record(directory)
+        if record is None or record.inode is None:
+            raise OSError(errno.ESTALE, "directory is not on the shared tier", str(directory))
+        return self.places.place(directory)
+
+    async def at(self, directory: ObjectId, call: Callable[[Place, *Ts], T], *args: *Ts) -> T:
+        """Runs a blocking call on a directory of the shared tier, wherever it stands by then.
+
+        OSError(ESTALE) when somebody else moved or removed it.
+        """
+        while True:
+            place = self.place(directory)
+            try:
+                return await self.on_shared(call, place, *args)
+            except DirectoryGone:
+                if not await self._moved_by_us(directory, place):
+                    raise
+
+    async def _moved_by_us(self, directory: ObjectId, place: Place) -> bool:
+        """Whether our own rename explains that `directory` is not at `place` any more."""
+        at = directory
+        while at != ROOT:
+            if await self.rename_under_way(at):
+                return True
+            record = self.places.record(at)
+            if record is None:
+                return False
+            at = record.parent
+        return self.places.exists(directory) and place != self.place(directory)
+
+    async def rename_under_way(self, object_id: ObjectId) -> bool:
+        """Waits for the rename of `object_id` that is being published; False: there is none."""
+        op = self.publishing(object_id, OpKind.RENAME)
+        if op is not None:
+            await self.writeback.decided(op)
+        return op is not None
+
+    def publishing(self, object_id: ObjectId, *kinds: OpKind) -> Op | None:
+        """An op of `object_id` that may have happened on the shared tier, or may not have yet."""
+        for op in self.backlog.ops_of_object(object_id):
+            if op.kind in kinds and op.phase is Phase.PUBLISHING:
+                return op
+        return None

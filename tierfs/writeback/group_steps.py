@@ -1,0 +1,102 @@
+"""The blocking part of the actions on checkpoints: what runs in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tierfs.errors import DirectoryGone
+from tierfs.model import OLDER, TRASH, Kind, Name, ObjectId, Reopen
+from tierfs.shared import Found, ManifestLine, Place, SharedTier, staging_name
+from tierfs.writeback.results import Applied, NothingToDo
+from tierfs.writeback.steps import Call, FinalCall
+
+
+def seal(replaced: ObjectId | None) -> FinalCall:
+    """The call that publishes a staged checkpoint.
+
+    `replaced`: directory id of the removed checkpoint that may still stand under its name.
+    """
+    return partial(_seal, replaced)
+
+
+def _seal(replaced: ObjectId | None, shared: SharedTier, call: Call) -> Applied:
+    assert call.inode is not None
+    record = shared.last_record(call.object)
+    stale = record.stale if record is not None else frozenset()
+    try:
+        st = shared.seal(
+            call.place, call.name, call.object, call.inode,
+            manifest=_manifest(shared, call, stale), replaced=replaced, stale=stale,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise NothingToDo("it was removed or renamed outside this mount") from None
+    return Applied(st)
+
+
+def _manifest(
+    shared: SharedTier, call: Call, stale: frozenset[tuple[int, int]]
+) -> list[ManifestLine]:
+    staged = Place(b"/".join(filter(None, (call.place.path, staging_name(call.name)))), call.inode)
+    try:
+        found = shared.walk(staged)
+    except DirectoryGone:
+        return []  # it is published already, by an attempt that did not come to its end
+    return [_line(each) for each in found if _counts(each) and each.incarnation not in stale]
+
+
+def _counts(found: Found) -> bool:
+    return found.kind is not Kind.DIRECTORY
+
+
+def _line(found: Found) -> ManifestLine:
+    return ManifestLine(found.path, found.size, found.mode, found.digest)
+
+
+def trash(shared: SharedTier, call: Call) -> Applied:
+    """Take a sealed checkpoint away in one rename."""
+    assert call.inode is not None
+    if OLDER in call.fields:
+        shared.trash_older(call.place, call.name, call.inode, call.object)
+        return Applied(None)
+    try:
+        there = shared.trash(call.place, call.name, call.inode, call.object)
+    except FileNotFoundError:
+        raise NothingToDo("it was removed or renamed outside this mount") from None
+    return Applied(None, stands=(None if there.beside else TRASH, there.name))
+
+
+def reopen(skip: tuple[bytes, ...]) -> FinalCall:
+    """The call that begins a new generation; `skip`: paths in it that were removed since."""
+    return partial(_reopen, skip)
+
+
+def _reopen(skip: tuple[bytes, ...], shared: SharedTier, call: Call) -> Applied:
+    try:
+        match Reopen(call.flags):
+            case Reopen.LINKED:
+                rebuilt = shared.reopen_linked(
+                    call.place, call.name, call.object, call.row, skip=skip
+                )
+                return Applied(None, rebuilt=tuple(rebuilt), stands=(None, staging_name(call.name)))
+            case Reopen.WHOLE:
+                assert call.inode is not None
+                shared.reopen_whole(call.place, call.name, call.object, call.inode)
+                return Applied(None, stands=(None, staging_name(call.name)))
+            case Reopen.UNLISTED:
+                shared.reopen_unlisted(call.source, call.object)
+                return Applied(None)
+    except FileNotFoundError:
+        raise NothingToDo("it was removed or renamed outside this mount") from None
+
+
+def record_open(shared: SharedTier, call: Call, inode: int) -> None:
+    """Say on the shared tier that a checkpoint is being written."""
+    shared.open_group(call.place, call.name, call.object, inode)
+
+
+def other_sealed(
+    is_group: Callable[[Name], bool], going: frozenset[Name], shared: SharedTier, place: Place
+) -> bool:
+    """Whether a sealed checkpoint stands in `place` that is not one of `going`."""
+    return any(name not in going for name in shared.sealed_groups(place, is_group))
