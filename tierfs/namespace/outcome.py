@@ -54,8 +54,9 @@ class Outcomes:
                 state.known_until = 0.0
         back = self._tree.objects.get(op.other) if op.other is not None else None
         self._settle_group(op, committed=outcome.kind is OutcomeKind.COMMITTED)
+        lost = self._core.links.replaced_by(op)
         changes += self._core.close_op(op)
-        for each in (obj, back):
+        for each in (obj, back, lost):
             if each is not None:
                 self._chores.dispose_if_unused(each)
         return changes
