@@ -188,17 +188,18 @@ class Bench:
             last = number == self.rounds - 1
             os.sync()
             native.append(self._burst(self.native / "step"))
-            script.append(
-                native[-1]
-                + measures.copy_script(self.native / "step", self.script / "step", self.names)
-            )
-            measures.remove(self.script / "step")
             os.sync()
             step = self.node.mount / f"step_{number}"
             started = time.perf_counter()
             mount.append(self._burst(step))
             self.node.settle(timeout=600)
             durable.append(time.perf_counter() - started)
+            # behind both: what it removes is freed in the background
+            script.append(
+                native[-1]
+                + measures.copy_script(self.native / "step", self.script / "step", self.names)
+            )
+            measures.remove(self.script / "step")
             if not measures.same_content(self.native / "step", self.shared / step.name, self.names):
                 raise RuntimeError("what arrived on the shared tier differs")
             if not last:
