@@ -16,7 +16,7 @@ LAYERS = {
     "errors": 0, "model": 0, "threads": 0,
     "osio": 1, "config": 1,
     "order": 2, "groups": 2, "local": 2, "journal": 2, "shared": 2,
-    "writeback": 3,
+    "writeback": 3, "mend": 3,
     "namespace": 4,
     "kernel": 5, "control": 5, "supervisor": 5,
     "daemon": 6,
@@ -29,7 +29,8 @@ CLIENT_MODULES = ("client", "discovery", "protocol", "requests", "results", "sup
 CLIENT_SIDE = tuple(f"tierfs.control.{name}" for name in CLIENT_MODULES)
 
 CLI_MAY_IMPORT = {
-    "tierfs.config", "tierfs.errors", "tierfs.osio", "tierfs.shared.digest", "tierfs.shared.layout",
+    "tierfs.config", "tierfs.errors", "tierfs.mend", "tierfs.osio", "tierfs.shared.digest",
+    "tierfs.shared.layout",
     *(f"tierfs.control.{name}" for name in CLIENT_MODULES),
 }  # fmt: skip
 

@@ -2,5 +2,6 @@
 
 from tierfs.local.identity import TEST_BOOT_ID, TEST_MOUNT_ID
 from tierfs.local.store import ObjectStore
+from tierfs.local.survey import Seen, Survey
 
-__all__ = ["TEST_BOOT_ID", "TEST_MOUNT_ID", "ObjectStore"]
+__all__ = ["TEST_BOOT_ID", "TEST_MOUNT_ID", "ObjectStore", "Seen", "Survey"]

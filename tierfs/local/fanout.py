@@ -27,13 +27,14 @@ def file_name(object_id: ObjectId) -> bytes:
 class FanOut:
     """The up to 256 directories that hold the objects: made when needed, then kept open."""
 
-    def __init__(self, system: OS, root: int) -> None:
+    def __init__(self, system: OS, root: int, *, read_only: bool = False) -> None:
         self._system = system
         self._objects = system.open_at("local.open", root, OBJECTS, _DIRECTORY)
         self._fds: dict[int, int] = {}
         self._lock = threading.Lock()
         try:
-            self._make_neutral()
+            if not read_only:
+                self._make_neutral()
         except BaseException:
             system.close("local.open", self._objects)
             raise

@@ -19,8 +19,8 @@ TEST_MOUNT_ID = "TIERFS_TEST_MOUNT_ID"
 """Environment variable, for tests alone: stands for the mount of the local file system."""
 
 OBJECTS = b"objects"
-VERSION, _MEMBER, _BOOT, _LOCK = b"VERSION", b"MEMBER", b"BOOT", b"lock"
-_SETUP = frozenset({OBJECTS, _MEMBER, _MEMBER + small_files.NEW, VERSION + small_files.NEW, _LOCK})
+VERSION, MEMBER, _BOOT, _LOCK = b"VERSION", b"MEMBER", b"BOOT", b"lock"
+_SETUP = frozenset({OBJECTS, MEMBER, MEMBER + small_files.NEW, VERSION + small_files.NEW, _LOCK})
 """All that an interrupted first mount can have left behind."""
 _JOURNAL = frozenset({b"journal.db", b"journal.db-wal", b"journal.db-shm", b"journal.db-journal"})
 _OURS = _SETUP | _JOURNAL | {VERSION, _BOOT, _BOOT + small_files.NEW}
@@ -151,7 +151,7 @@ class Identity:
         except FileExistsError:
             self._check_unused()
         member = secrets.token_hex(16).encode() + b"\n"
-        small_files.replace(system, self._root, _MEMBER, member)
+        small_files.replace(system, self._root, MEMBER, member)
         small_files.replace(system, self._root, VERSION, FORMAT_VERSION + b"\n")
 
     def _check_unused(self) -> None:
@@ -167,7 +167,7 @@ class Identity:
             self._system.close("local.setup", fd)
 
     def _read_member(self) -> str:
-        content = small_files.read(self._system, self._root, _MEMBER) or b""
+        content = small_files.read(self._system, self._root, MEMBER) or b""
         if not re.fullmatch(rb"[0-9a-f]{32}\n", content):
             raise TierError(
                 f"local tier {self._path}: its file MEMBER is missing or damaged: restore it "

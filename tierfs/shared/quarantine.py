@@ -53,15 +53,24 @@ class Quarantine(ControlFiles, Publishing, Walks):
             return self.quarantine_at(place, directory, name, inode, why)
 
     def quarantine_at(
-        self, place: Place, directory: int, name: Name, inode: int, why: str
+        self,
+        place: Place,
+        directory: int,
+        name: Name,
+        inode: int,
+        why: str,
+        path: bytes | None = None,
     ) -> str | None:
-        """As `quarantine`, where `directory` is open already; `place` is for the record."""
+        """As `quarantine`, where `directory` is open already; `place` is for the record.
+
+        `path`: what to record as the place that it comes from, where that is another.
+        """
         if not self.has_inode(directory, name, inode):
             return None
         entry = b"%d-%s" % (time.time_ns(), secrets.token_hex(4).encode())
         values = {
             "format": "1",
-            "path": os.fsdecode(os.path.join(place.path, name)),
+            "path": os.fsdecode(path or os.path.join(place.path, name)),
             "beside": os.fsdecode(os.path.join(place.path, layout.quarantine_beside(entry))),
             "why": why,
             "member": self.member,

@@ -52,6 +52,15 @@ class Staging(Walks):
                 "staging.open", directory, self.generation, _DIRECTORY
             )
 
+    def end_generation(self) -> None:
+        """Remove the staging directory of this start if nothing is left in it."""
+        with self.member_staging() as directory:
+            try:
+                self.system.rmdir_at("staging.end", directory, self.generation)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+
     def close(self) -> None:
         """Let go of the tier. What is still staged is swept after the next start."""
         if self.staging_fd >= 0:

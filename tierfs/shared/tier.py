@@ -1,6 +1,7 @@
 """The shared tier as the rooms above see it."""
 
 from tierfs.shared.changes import Changes
+from tierfs.shared.mending import Mending
 from tierfs.shared.registration import Registration
 from tierfs.shared.reopen import Reopening
 from tierfs.shared.replay import Replay
@@ -8,7 +9,7 @@ from tierfs.shared.sweep import Sweeping
 from tierfs.shared.transfer import Transfers
 
 
-class SharedTier(Transfers, Changes, Replay, Reopening, Registration, Sweeping):
+class SharedTier(Transfers, Changes, Replay, Reopening, Mending, Registration, Sweeping):
     """A directory on a file system that every node mounts.
 
     A mount calls `probe`, `register`, `retire_old_generations`, then whatever it likes, `sweep`
