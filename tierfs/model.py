@@ -150,7 +150,8 @@ name that the op comes from (RENAME_EXCHANGE)."""
 
 OLDER = "older"
 """In `Op.fields` of TRASH: what is taken away is the sealed generation under the name, while the
-directory that the op is about, a newer one, stays staged."""
+directory that the op is about, a newer one, stays staged. In those of RMDIR and RENAME of a staged
+generation: there is such a TRASH, which may be held for longer."""
 
 
 class Reopen(enum.IntEnum):

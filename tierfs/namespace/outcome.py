@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
-from tierfs.model import STAGED, CleanRecord, Name, ObjectId, Op, OpKind, Signature
+from tierfs.model import OLDER, STAGED, CleanRecord, Name, ObjectId, Op, OpKind, Signature
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.clock import SETTLE_SECONDS
 from tierfs.namespace.core import Core
@@ -44,7 +44,7 @@ class Outcomes:
         left = outcome.st.st_ino if outcome.st is not None else None
         if op.kind is OpKind.MKDIR and STAGED in op.fields:
             self._settle_staged(op)
-        elif op.kind not in (OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN):
+        elif op.kind not in (OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN) or OLDER in op.fields:
             changes += self._settle_name(op.parent, op.name, op, left)
         if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
             other = outcome.other.st_ino if outcome.other is not None else None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from tierfs.journal import DropObject
 from tierfs.model import (
+    OLDER,
     ROOT,
     STAGED,
     TRASH,
@@ -180,10 +181,12 @@ def _locate(core: Core, op: Op, obj: LocalObject) -> None:
 
 
 def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
-    if op.kind in GROUP_KINDS:
-        return  # no name of the mount changes
     tree = core.tree
     state = tree.directories[op.parent]
+    if op.kind in GROUP_KINDS:
+        if op.kind is OpKind.TRASH and OLDER in op.fields:
+            state.put(op.name, Entry(None, op, op.base_inode))
+        return  # of the others no name of the mount changes
     node = tree.node_of_object(obj)
     before = state.entries.get(op.name)
     if before is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tierfs.model import Mark, Op, OpKind
 from tierfs.order.indexes import Indexes
-from tierfs.order.item import REBUILDERS, Item
+from tierfs.order.item import Item, rebuilds
 from tierfs.order.passing import inside_replaced, passes
 from tierfs.order.rules import negative_keys
 
@@ -51,7 +51,7 @@ class Dependents:
 
     def _children(self, item: Item) -> Iterator[Item]:
         made = item.facts.object
-        if item.op.kind in REBUILDERS and not item.facts.aside:
+        if rebuilds(item.op) and not item.facts.aside:
             yield from self._in.everything.after(made, item.facts.position)
         if item.op.kind is not OpKind.MKDIR:
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 from tierfs.model import Mark, Name, ObjectId, OpKind
 from tierfs.order.classify import Klass
-from tierfs.order.item import REBUILDERS, Facts, Item, Key
+from tierfs.order.item import Facts, Item, Key, rebuilds
 from tierfs.order.ranked import Ranked
 
 _position = attrgetter("facts.position")
@@ -145,7 +145,7 @@ class Indexes:
         facts, op = item.facts, item.op
         for target in facts.targets:
             yield self.pointers, target
-        if op.kind in REBUILDERS:
+        if rebuilds(op):
             yield self.rebuilders, facts.object
         if op.kind is OpKind.SEAL:
             for key in (*facts.keys, (facts.parent, b"")):

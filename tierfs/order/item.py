@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tierfs.model import (
+    OLDER,
     STAGED,
     Mark,
     Name,
@@ -116,6 +117,14 @@ class Item:
     def to_stage(self) -> bool:
         """Whether the next thing to do is staging, which needs no turn."""
         return self.op.kind is OpKind.PUT and self.op.phase < Phase.STAGED
+
+
+def rebuilds(op: Op) -> bool:
+    """Whether `op` gives its directory another place, or others in its stead.
+
+    Not the TRASH of an older generation: the directory that it is about stays where it is.
+    """
+    return op.kind in REBUILDERS and OLDER not in op.fields
 
 
 def floats(op: Op, placement: Placement) -> bool:

@@ -70,9 +70,13 @@ class Lookups:
         """How `op` is ordered."""
         return self._items[op.row].facts.placement
 
+    def trashes_in(self, parent: ObjectId) -> list[Op]:
+        """The pending removals of sealed checkpoints in `parent`, held or not, oldest first."""
+        return [item.op for item in self._indexes.trashes.items(parent)]
+
     def removals_in(self, parent: ObjectId) -> frozenset[Name]:
         """The names in `parent` of the checkpoints whose removal is pending, held or not."""
-        return frozenset(item.op.name for item in self._indexes.trashes.items(parent))
+        return frozenset(op.name for op in self.trashes_in(parent))
 
     def obsolete_pointers(self) -> list[Op]:
         """The held pointers whose name something issued later takes or replaces.
@@ -105,9 +109,9 @@ class Lookups:
         return None
 
     def removal_of(self, parent: ObjectId, name: Name) -> Op | None:
-        """The pending removal of the sealed checkpoint `name` in `parent`."""
-        trashes = self._indexes.trashes.items(parent)
-        return next((item.op for item in trashes if item.op.name == name), None)
+        """The last pending removal of a sealed checkpoint `name` in `parent`."""
+        found = [op for op in self.trashes_in(parent) if op.name == name]
+        return found[-1] if found else None
 
     def is_going(self, directories: Iterable[ObjectId]) -> bool:
         """Whether the RMDIR of one of `directories` is pending."""

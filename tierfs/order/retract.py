@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tierfs.model import ObjectId, OpKind, Phase
+from tierfs.model import OLDER, ObjectId, OpKind, Phase
 from tierfs.order.indexes import Indexes
-from tierfs.order.item import REBUILDERS, Item
+from tierfs.order.item import Item, rebuilds
 
 
 def behind(indexes: Indexes, item: Item) -> list[Item]:
@@ -26,13 +26,15 @@ def behind(indexes: Indexes, item: Item) -> list[Item]:
     """
     if item.is_commit_unlink:
         return _behind(indexes, item, item.facts.parent, _stays_before_unlink)
-    if item.op.kind in REBUILDERS:
+    if rebuilds(item.op):
         return _behind(indexes, item, item.facts.object, _is_being_published)
     return []
 
 
 def removal_of(indexes: Indexes, trash: Item) -> list[Item]:
     """`trash` and the removals that empty what it took away, its RMDIR included."""
+    if OLDER in trash.op.fields:
+        return [trash]  # its files go by themselves; what is removed beside them is a newer one
     inside, position = trash.facts.object, trash.facts.position
     found = [one for one in indexes.everything.after(inside, position) if one.is_removal]
     last = indexes.same.after((inside, b""), position)

@@ -179,7 +179,7 @@ class Sealing(Trash):
             if standing.directory_id == group:
                 trash = layout.superseded_name(group, generation - 1)
             elif replaced is not None and standing.directory_id in (replaced, None):
-                trash = layout.encode_id(replaced)
+                trash = self._trash_of(replaced, standing.st.st_ino)
             old = Replaced(inode=standing.st.st_ino, trash=trash, first=not self.can_exchange)
         elif last is not None and last.state is GroupState.SEALING and last.inode == inode:
             old = last.replaces if self._taken_away(directory, name, last.replaces) else None
@@ -193,6 +193,13 @@ class Sealing(Trash):
                 replaces=old,
             ),
         )
+
+    def _trash_of(self, group: ObjectId, inode: int) -> Name:
+        """Where the TRASH of `group` brings its directory `inode`."""
+        last = self.last_record(group)
+        if last is None or last.state is not GroupState.OPEN or last.inode == inode:
+            return layout.encode_id(group)
+        return layout.superseded_name(group, max(1, last.generation - 1))
 
     def _exchange(self, place: Place, directory: int, name: Name, replaces: Replaced) -> None:
         staged = layout.staging_name(name)

@@ -247,7 +247,10 @@ class Actions:
             if (pointer := rooms.backlog.held_pointer_before(op)) is not None:
                 raise Held(f"{path_of(pointer)} was replaced before, and that is held")
             place = rooms.places.place(op.parent)
-            going = frozenset(rooms.backlog.removals_in(op.parent))
+            going = frozenset(
+                (one.name, Call.of(rooms.places, one, ()).inode)
+                for one in rooms.backlog.trashes_in(op.parent)
+            )
             look = partial(group_steps.other_sealed, self._is_group, going)
             if not await rooms.on_shared(look, rooms.shared, place):
                 raise Held("it is the last whole checkpoint there")

@@ -58,6 +58,7 @@ def trash(shared: SharedTier, call: Call) -> Applied:
     assert call.inode is not None
     if OLDER in call.fields:
         shared.trash_older(call.place, call.name, call.inode, call.object)
+        shared.forget_group(call.object)
         return Applied(None)
     try:
         there = shared.trash(call.place, call.name, call.inode, call.object)
@@ -96,7 +97,14 @@ def record_open(shared: SharedTier, call: Call, inode: int) -> None:
 
 
 def other_sealed(
-    is_group: Callable[[Name], bool], going: frozenset[Name], shared: SharedTier, place: Place
+    is_group: Callable[[Name], bool],
+    going: frozenset[tuple[Name, int | None]],
+    shared: SharedTier,
+    place: Place,
 ) -> bool:
-    """Whether a sealed checkpoint stands in `place` that is not one of `going`."""
-    return any(name not in going for name in shared.sealed_groups(place, is_group))
+    """Whether a sealed checkpoint stands in `place` that is not one of `going`: name, inode."""
+    for name in shared.sealed_groups(place, is_group):
+        found = shared.lookup(place, name)
+        if found is not None and (name, found.st.st_ino) not in going:
+            return True
+    return False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tierfs.local import ObjectStore
-from tierfs.model import STAGED, Attributes, Kind, Name, ObjectId, Op, OpKind
+from tierfs.model import OLDER, STAGED, Attributes, Kind, Name, ObjectId, Op, OpKind
 from tierfs.osio import RENAME_EXCHANGE
 from tierfs.shared import (
     TRASH_PATH,
@@ -193,7 +193,8 @@ def remove(shared: SharedTier, call: Call) -> Applied:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise NothingToDo("files that were not removed here are in it") from None
-    if STAGED in call.fields or call.place.path == TRASH_PATH:
+    gone = STAGED in call.fields and OLDER not in call.fields
+    if gone or call.place.path == TRASH_PATH:
         shared.forget_group(call.object)
     return Applied(None)
 

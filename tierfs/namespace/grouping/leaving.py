@@ -10,8 +10,8 @@ from tierfs.namespace.nodes import Node
 def leave(core: Core, node: Node) -> tuple[tuple[str, ...], list[Op]]:
     """`node` loses its name. Synchronous; does nothing if it is no unsealed checkpoint.
 
-    Returns `Op.fields` of the op that takes the name, and what has to be done before it: the
-    sealed generation that stands under that name goes, too.
+    Returns `Op.fields` of the op that takes the name, and what has to be done beside it: the
+    sealed generation that stands under that name goes, too, perhaps later.
     """
     if node.directory is None or not core.groups.is_unsealed(node.directory):
         return (), []
@@ -24,4 +24,4 @@ def leave(core: Core, node: Node) -> tuple[tuple[str, ...], list[Op]]:
         OpKind.TRASH, core.object_of(node), parent, group.name,
         base_inode=group.record.older, fields=(OLDER,),
     )  # fmt: skip
-    return (STAGED,), [op]
+    return (STAGED, OLDER), [op]
