@@ -175,6 +175,22 @@ class Settings:
         ),
         default=600.0,
     )
+    keep_last: int = field(
+        metadata=_key(
+            _count(0, 1_000_000),
+            "How many of the newest whole checkpoints of a directory stay; older ones are removed "
+            "whenever a newer one is published, as if a program did it. What a symbolic link or "
+            "pointer beside them names stays. 0: tierfs removes none by itself.",
+        ),
+        default=0,
+    )
+    keep_every: int = field(
+        metadata=_key(
+            _count(0, 1_000_000_000),
+            "With keep_last: checkpoints whose number can be divided by this stay, too. 0: no.",
+        ),
+        default=0,
+    )
     incomplete_keep: float = field(
         metadata=_key(
             _seconds(0, 31536000),

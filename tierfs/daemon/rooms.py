@@ -186,6 +186,8 @@ def _assemble(
             watermark=settings.watermark,
             reserve=settings.passthrough_reserve,
             group_settle=settings.group_settle,
+            keep_last=settings.keep_last,
+            keep_every=settings.keep_every,
         ),
         patterns,
     )  # fmt: skip

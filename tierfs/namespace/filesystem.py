@@ -12,6 +12,7 @@ from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.files import Files
+from tierfs.namespace.grouping.retention import Retention
 from tierfs.namespace.grouping.sealing import Sealing
 from tierfs.namespace.inheritance import Inheritance
 from tierfs.namespace.known import Known
@@ -62,6 +63,7 @@ class FileSystem:
         self.outcomes = Outcomes(core, self.chores)
         self.space = Space(core)
         self.sealing = Sealing(core, self.lookup)
+        self.retention = Retention(core, self.lookup, self.listings, self.names, self.forget)
 
     def start(self, writeback: WriteBack, snapshot: JournalSnapshot) -> None:
         """Takes up what the journal holds. Blocking, O(pending)."""
@@ -93,6 +95,7 @@ class FileSystem:
         for op in ops:
             if not op.is_open and op in self.core.backlog:
                 self.core.writeback.submit(op)
+        self.retention.resume()
 
     async def run(self) -> None:
         """Does what is done behind; until cancelled."""
@@ -100,6 +103,7 @@ class FileSystem:
             nursery.start_soon(self.chores.run)
             nursery.start_soon(self.watchdog.run)
             nursery.start_soon(self.sealing.run)
+            nursery.start_soon(self.retention.run)
             nursery.start_soon(self.settling.run, self.files)
             nursery.start_soon(self.long_open.run, self.files.handles)
 

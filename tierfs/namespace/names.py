@@ -184,7 +184,11 @@ class Names:
 
     async def unlink(self, state: DirectoryState, name: Name) -> None:
         """Removes a name; open handles of the file go on."""
-        node, st = await self._lookup.resolve_with_stat(state, name)
+        while True:  # not only the kernel asks, which lets nobody change the name meanwhile
+            mark = state.changes
+            node, st = await self._lookup.resolve_with_stat(state, name)
+            if state.changes == mark:
+                break
         if node.kind is Kind.DIRECTORY:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(name))
         node.keep_last(st)

@@ -281,6 +281,7 @@ class Outcomes:
         if not committed:
             return
         groups.end(op.object)
+        groups.sealed(op.parent)
         state = self._tree.directories.get(op.parent)
         entry = state.entries.get(op.name) if state is not None else None
         if state is not None and entry is not None and entry.object is None:

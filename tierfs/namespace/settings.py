@@ -16,6 +16,7 @@ class NamespaceSettings:
         watermark: share of the local tier above which clean copies are evicted.
         reserve: share of the local tier that is kept from writes past the daemon.
         group_settle: how long nothing may change in a checkpoint until it is quiet there.
+        keep_last, keep_every: which sealed checkpoints stay (`groups.retention`); 0: all.
     """
 
     mountpoint: bytes = b""
@@ -24,3 +25,5 @@ class NamespaceSettings:
     watermark: float = 0.85
     reserve: float = 0.05
     group_settle: float = 30.0
+    keep_last: int = 0
+    keep_every: int = 0

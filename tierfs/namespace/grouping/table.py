@@ -76,6 +76,7 @@ class GroupTable:
         changed: called with a group when something happened that may let it be sealed.
         drop_seal: takes a SEAL back that is not under way.
         reopen: issues a REOPEN.
+        sealed: called with the directory in which a checkpoint was sealed.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class GroupTable:
         self.changed: Callable[[Group], None] = lambda group: None
         self.drop_seal: Callable[[Op], object] = lambda op: None
         self.reopen: Callable[[ObjectId, Reopen], None]
+        self.sealed: Callable[[ObjectId], None] = lambda directory: None
         self._groups: dict[ObjectId, Group] = {}
 
     def __iter__(self) -> Iterator[Group]:
