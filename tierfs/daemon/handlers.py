@@ -270,14 +270,14 @@ class Handlers:
 
     async def accept(self, request: requests.Accept, peer: Peer, send: Send) -> tuple[Decided, int]:
         op = await self._marked(request.path, peer)
-        self._rooms.fs.files.accept(op)
+        self._rooms.fs.decisions.accept(op)
         return Decided(path=request.path, state="pending"), 0
 
     async def discard(
         self, request: requests.Discard, peer: Peer, send: Send
     ) -> tuple[Decided, int]:
         op = await self._marked(request.path, peer)
-        await self._rooms.fs.files.discard(op)
+        await self._rooms.fs.decisions.discard(op)
         node = await self._report.find(request.path)
         state = "absent" if node is None else self._virtual.state(node)
         return Decided(path=request.path, state=state), 0

@@ -62,7 +62,12 @@ class Hot:
         return None
 
     def naming(self, request: Request, message: bytes, requests: Requests) -> Naming | None:
-        """The number under which a CREATE is carried out. In the order of the messages."""
+        """The number under which a CREATE is carried out. In the order of the messages.
+
+        In that order a RELEASE is noted, too: an OPEN read after it must not overtake it.
+        """
+        if request.opcode == Opcode.RELEASE:
+            self._fs.files.leave(bodies.handle_of(message))
         if request.opcode != Opcode.CREATE:
             return None
         return requests.take(Opcode.CREATE, request.nodeid, bodies.create(message).name)

@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
+import trio
+
 from tierfs.journal import SaveClean, SaveOp
 from tierfs.model import (
     Attributes,
@@ -44,6 +46,10 @@ from tierfs.namespace.requests import current
 from tierfs.osio.processes import was_killed
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+
+LET_GO_TRIES = 5
+LET_GO_SECONDS = 0.001
+"""How often and how long apart it is asked whether the kernel has let go of a closed file."""
 
 
 class Files:
@@ -83,6 +89,8 @@ class Files:
         if node.kind is Kind.DIRECTORY:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         writable = bool(flags & (WRITE_FLAGS | os.O_TRUNC))
+        if writable:
+            await self._let_settle(node)
         handle = Handle(next(self._numbers), node, writable, opener=caller.process)
         try:
             async with node.lock:
@@ -247,8 +255,21 @@ class Files:
             op.state = OpState.CLOSED
         self._core.backlog.renumber(op, self._core.journal.next_number())
 
+    def leave(self, number: int) -> None:
+        """The RELEASE of open file `number` has come: what is opened from now on is later."""
+        handle = self.handles.get(number)
+        if handle is not None and handle.writable:
+            handle.leaving = trio.Event()
+
     async def release(self, handle: Handle) -> None:
         """The last descriptor of an open file is gone."""
+        try:
+            await self._release(handle)
+        finally:
+            if handle.leaving is not None:
+                handle.leaving.set()
+
+    async def _release(self, handle: Handle) -> None:
         core, node = self._core, handle.node
         self.handles.pop(handle.number, None)
         handle.closed = True
@@ -334,6 +355,23 @@ class Files:
         if unused is not None:
             await core.dispose(unused)
         return True
+
+    async def _let_settle(self, node: Node) -> None:
+        """Gives the kernel the moment that it needs to let go of a file that was just closed.
+
+        What is opened again before that would count as never closed, and its content until then
+        as never complete.
+        """
+        for handle in list(node.handles):
+            if handle.leaving is not None:
+                await handle.leaving.wait()
+        obj = node.object
+        for _ in range(LET_GO_TRIES):
+            if obj is None or not obj.settling or obj.writers:
+                return
+            if await self.settle(node, obj, mapped=False):
+                return
+            await trio.sleep(LET_GO_SECONDS)
 
     async def _written(self, node: Node, obj: LocalObject) -> None:
         """No writer is left: the op may go, or is dropped when nothing was changed."""
@@ -425,40 +463,3 @@ class Files:
                     self._core.journal.post(SaveOp(obj.put))
                 raise
         await self._core.journal.sync()
-
-    # -- decisions of an operator ------------------------------------------------------------------
-
-    def accept(self, op: Op) -> None:
-        """A torn, suspect or stuck file is to be committed as it is."""
-        op.mark = op.error = None
-        op.attempts = 0
-        if op.state is OpState.OPEN:
-            op.state = OpState.PENDING
-        self._core.backlog.update(op)
-        self._core.journal.post(SaveOp(op))
-        self._core.writeback.submit(op)
-
-    async def discard(self, op: Op) -> None:
-        """The pending content is forgotten; the name shows what the shared tier has, if anything.
-
-        OSError(EBUSY) while it is open or its place in the order is already needed by others.
-        """
-        core = self._core
-        obj = core.tree.objects[op.object]
-        state = core.tree.directories[op.parent]
-        if obj.users:
-            raise OSError(errno.EBUSY, "the file is open", os.fsdecode(op.name))
-        node = core.tree.by_object.get(obj.id)
-        core.drop_op(op)
-        if node is not None:
-            node.names.discard((op.parent, op.name))
-            node.unlinked = not node.names
-        entry = state.entries.get(op.name)
-        if entry is not None and entry.op is op:
-            if entry.shared_inode is None:
-                state.forget(op.name)
-            else:
-                state.drop(op.name)
-        if core.unused(obj):
-            await core.dispose(obj)
-        await core.journal.post().written()

@@ -11,6 +11,7 @@ from tierfs.namespace.attributes import AttributeCalls
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
+from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.files import Files
 from tierfs.namespace.grouping.retention import Retention
 from tierfs.namespace.grouping.sealing import Sealing
@@ -60,6 +61,7 @@ class FileSystem:
         self.listings = Listings(core, self.lookup, self.forget)
         self.names = Names(core, self.lookup, self.files, self.listings, self.inheritance)
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
+        self.decisions = Decisions(core)
         self.outcomes = Outcomes(core, self.chores)
         self.space = Space(core)
         self.sealing = Sealing(core, self.lookup)

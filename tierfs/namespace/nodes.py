@@ -188,6 +188,7 @@ class Handle:
         shared_fd: descriptor of the shared file when it is read from there, else -1.
         uses: calls on `shared_fd` under way; after the RELEASE the last of them closes it.
         closed: the RELEASE has come.
+        leaving: set when its RELEASE, which has come, is carried out.
         opener: process id of who opened it, 0 if unknown.
         backing: the passthrough backing that the kernel was given for it, 0 if none.
         granted: the kernel has it; false of files that are opened for a call of our own.
@@ -203,6 +204,7 @@ class Handle:
     shared_fd: int = -1
     uses: int = 0
     closed: bool = False
+    leaving: trio.Event | None = None
     opener: int = 0
     backing: int = 0
     granted: bool = False

@@ -1,0 +1,52 @@
+"""What an operator decides of a file that is not committed by itself: accept or discard."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from tierfs.journal import SaveOp
+from tierfs.model import Op, OpState
+from tierfs.namespace.core import Core
+
+
+class Decisions:
+    """Torn, suspect and stuck files."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def accept(self, op: Op) -> None:
+        """A torn, suspect or stuck file is to be committed as it is."""
+        op.mark = op.error = None
+        op.attempts = 0
+        if op.state is OpState.OPEN:
+            op.state = OpState.PENDING
+        self._core.backlog.update(op)
+        self._core.journal.post(SaveOp(op))
+        self._core.writeback.submit(op)
+
+    async def discard(self, op: Op) -> None:
+        """The pending content is forgotten; the name shows what the shared tier has, if anything.
+
+        OSError(EBUSY) while it is open or its place in the order is already needed by others.
+        """
+        core = self._core
+        obj = core.tree.objects[op.object]
+        state = core.tree.directories[op.parent]
+        if obj.users:
+            raise OSError(errno.EBUSY, "the file is open", os.fsdecode(op.name))
+        node = core.tree.by_object.get(obj.id)
+        core.drop_op(op)
+        if node is not None:
+            node.names.discard((op.parent, op.name))
+            node.unlinked = not node.names
+        entry = state.entries.get(op.name)
+        if entry is not None and entry.op is op:
+            if entry.shared_inode is None:
+                state.forget(op.name)
+            else:
+                state.drop(op.name)
+        if core.unused(obj):
+            await core.dispose(obj)
+        await core.journal.post().written()
