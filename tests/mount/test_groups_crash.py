@@ -276,3 +276,25 @@ def test_removed_while_it_is_written_again(node: Node, again: bool) -> None:
     node.settle()
     check_end(node, Story(one, one, {step: "new"}, frozenset()))
     assert [*(node.shared / ".tierfs" / "trash").iterdir()] == []
+
+
+def test_what_leaves_a_checkpoint_before_its_name_is_removed(node: Node) -> None:
+    """A file moved out, another put under its name, and that removed: what was moved is kept."""
+    run = node.mount / "run"
+    one(run)
+    node.settle()
+    node.environment["TIERFS_TEST_FAULT"] = "reopen.open:1+:EIO"
+    node.expected = ["Input/output error"]
+    node.restart()
+    folder = run / "checkpoint-1"
+    (folder / FILES[0]).write_bytes(b"new")
+    os.rename(folder / FILES[1], run / "kept.pt")
+    (folder / FILES[1]).write_bytes(b"another")
+    (folder / FILES[1]).unlink()
+    assert node.umount("--force").code == 0
+    del node.environment["TIERFS_TEST_FAULT"]
+    node.start()
+    (folder / FILES[2]).write_bytes(b"new")
+    node.settle()
+    assert (node.shared / "run" / "kept.pt").read_bytes() == f"old {FILES[1]}".encode()
+    assert sorted(os.listdir(node.shared / "run" / "checkpoint-1")) == [FILES[0], FILES[2]]

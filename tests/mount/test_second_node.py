@@ -91,16 +91,16 @@ def test_a_file_removed_elsewhere_is_gone(node: Node, replacement: Callable[[], 
 
 def test_two_nodes_write_side_by_side(node: Node, replacement: Callable[[], Node]) -> None:
     other = replacement()
-    (node.mount / "step_1").mkdir()
+    (node.mount / "shards").mkdir()
     node.settle()
-    wait_until(lambda: (other.mount / "step_1").is_dir(), "the directory on the other node")
-    (node.mount / "step_1" / "__0_0.distcp").write_bytes(b"0" * MIB)
-    (other.mount / "step_1" / "__1_0.distcp").write_bytes(b"1" * MIB)
+    wait_until(lambda: (other.mount / "shards").is_dir(), "the directory on the other node")
+    (node.mount / "shards" / "__0_0.distcp").write_bytes(b"0" * MIB)
+    (other.mount / "shards" / "__1_0.distcp").write_bytes(b"1" * MIB)
     node.settle()
     other.settle()
     for mount in (node.mount, other.mount):
         wait_until(
-            lambda mount=mount: sorted(os.listdir(mount / "step_1"))
+            lambda mount=mount: sorted(os.listdir(mount / "shards"))
             == ["__0_0.distcp", "__1_0.distcp"],
             "both shards on both nodes", timeout=2,
         )  # fmt: skip

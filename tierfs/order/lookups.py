@@ -78,6 +78,18 @@ class Lookups:
         """The names in `parent` of the checkpoints whose removal is pending, held or not."""
         return frozenset(op.name for op in self.trashes_in(parent))
 
+    def unlinked_next(self, since: Op, directory: ObjectId) -> list[Op]:
+        """The UNLINKs below `directory` that are the next after `since` to concern their name."""
+        position = self._items[since.row].facts.position
+        found = []
+        for item in self._indexes.everything.after(directory, position):
+            op = item.op
+            if op.kind is OpKind.UNLINK:
+                earlier = self._indexes.same.before((op.parent, op.name), item.facts.position)
+                if earlier is None or earlier.facts.position < position:
+                    found.append(op)
+        return found
+
     def obsolete_pointers(self) -> list[Op]:
         """The held pointers whose name something issued later takes or replaces.
 

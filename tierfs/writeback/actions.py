@@ -347,13 +347,10 @@ class Actions:
     # -- consequences -----------------------------------------------------------------------------
 
     def _removed_in(self, op: Op) -> tuple[Name, ...]:
-        """What the checkpoint of `op` has lost in the mount: paths from its top."""
+        """The files of the checkpoint of `op` that nobody wants any more: paths from its top."""
         depth = len(op.path)
-        return tuple(
-            b"/".join(one.path[depth:])
-            for one in self._rooms.backlog.under(op.object)
-            if one.kind in REMOVALS and len(one.path) > depth
-        )
+        removed = self._rooms.backlog.unlinked_next(op, op.object)
+        return tuple(b"/".join(one.path[depth:]) for one in removed)
 
     def _teach(self, op: Op, applied: Applied) -> list[Change]:
         """Tell the ops behind `op` which inode they mean now.
