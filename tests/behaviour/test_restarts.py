@@ -363,3 +363,23 @@ def test_restarts_at_any_point(tiers: tuple[LoopDevice, LoopDevice]) -> None:
             phases=[Phase.generate],
         ),
     )
+
+
+def test_names_of_a_file_that_follow_its_new_version_can_be_removed(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """What the shared tier has under them was never looked at on its own."""
+    direct = make_direct()
+    direct.write_file("a", b"one")
+    direct.link("a", "b")
+    direct.link("a", "c")
+    direct.settle()
+    direct.restart(held=True)
+    assert {direct.stat(name).nlink for name in "abc"} == {3}
+    direct.append("b", b"+")
+    direct.unlink("a")
+    direct.unlink("c")
+    direct.restart(held=False)
+    direct.settle()
+    assert OsCalls(direct.shared).tree().keys() == {"b"}
+    assert direct.read_file("b") == b"one+"

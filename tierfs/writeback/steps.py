@@ -91,6 +91,11 @@ class Call:
         return staging_name(self.name) if staged else self.name
 
     @property
+    def meant(self) -> int | None:
+        """The inode that is to go; None: whichever has the name, it was never looked at."""
+        return self.inode or None
+
+    @property
     def source(self) -> Place:
         """The directory of `name2`."""
         assert self.place2 is not None
@@ -185,10 +190,10 @@ def link(shared: SharedTier, call: Call) -> Applied:
 def remove(shared: SharedTier, call: Call) -> Applied:
     """Remove a name, if it still is what was meant."""
     if call.kind is OpKind.UNLINK:
-        shared.unlink(call.place, call.name, call.inode)
+        shared.unlink(call.place, call.name, call.meant)
         return Applied(None)
     try:
-        shared.rmdir(call.place, call.name, call.inode)
+        shared.rmdir(call.place, call.name, call.meant)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
@@ -209,7 +214,7 @@ def set_attributes(shared: SharedTier, call: Call, found: Look) -> Applied:
 
 def outcome(shared: SharedTier, call: Call) -> Applied | None:
     """What became of an op whose final call may have happened: None when it has not."""
-    if not shared.happened(call.kind, call.place, call.there, call.inode, call.object):
+    if not shared.happened(call.kind, call.place, call.there, call.meant, call.object):
         return None
     entry = shared.lookup_staged(call.place, call.there)
     return Applied(
