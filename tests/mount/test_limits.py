@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -230,3 +230,36 @@ def test_what_is_pending_is_not_free(node: Node) -> None:
     wait_until(lambda: 7 * MIB < taken() < 100 * MIB, "a hole to take nothing")
     node.settle()
     assert taken() < 100 * MIB
+
+
+def test_more_open_files_than_descriptors(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is raised as far as it goes; beyond it an open fails, and nothing else does."""
+    node = make_node()
+    node.expected = [r"worker \d+ ended \(killed by SIGKILL\)", r"EMFILE|Too many open files"]
+    plain = node.command
+    monkeypatch.setattr(
+        node, "command", lambda *words: ["prlimit", "--nofile=256:1400", *plain(*words)]
+    )
+    node.start()
+    monkeypatch.undo()
+    names = [f"f{index}" for index in range(800)]
+    files = []
+    with ExitStack() as stack:
+        with fails_with(errno.EMFILE):
+            for name in names:
+                files.append(stack.enter_context((node.mount / name).open("w+b", buffering=0)))
+        assert 600 < len(files) < 800
+        if node.status()["supervisor_pid"]:
+            node.kill_worker()
+        for index, file in enumerate(files):
+            file.write(b"%d" % index)
+            assert os.pread(file.fileno(), 10, 0) == b"%d" % index
+    for name in names[len(files) :]:
+        (node.mount / name).write_bytes(b"later")
+    node.settle()
+    for index, name in enumerate(names):
+        want = b"%d" % index if index < len(files) else b"later"
+        assert (node.shared / name).read_bytes() == want
+    compare(node.mount, node.shared)

@@ -40,7 +40,7 @@ from tierfs.namespace.nodes import (
     LocalObject,
     Node,
 )
-from tierfs.namespace.opening import Opening
+from tierfs.namespace.opening import Opening, check_descriptors
 from tierfs.namespace.pointers import targets_of
 from tierfs.namespace.requests import current
 from tierfs.osio.processes import was_killed
@@ -88,6 +88,8 @@ class Files:
         """
         if node.kind is Kind.DIRECTORY:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not internal:
+            check_descriptors(len(self.handles))
         writable = bool(flags & (WRITE_FLAGS | os.O_TRUNC))
         if writable:
             await self._let_settle(node)
@@ -141,6 +143,8 @@ class Files:
         """
         core = self._core
         core.check_new_name(state, name)
+        if not internal:
+            check_descriptors(len(self.handles))
         birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
         obj = core.add_object(Kind.FILE, Content.DATA)
         born = await core.local(self._make, obj, birth, state.id, name)

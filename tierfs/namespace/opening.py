@@ -12,6 +12,7 @@ from tierfs.namespace.data import Data
 from tierfs.namespace.direct import Refusal
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, Handle, LocalObject, Node
+from tierfs.osio.processes import most_open_files
 
 
 class Opening:
@@ -233,6 +234,12 @@ class Opening:
         self._data.touched(obj)
         await self._core.local(lambda: self._core.store.set_attributes(obj.id, size=size))
         self._data.touched(obj)
+
+
+def check_descriptors(handles: int) -> None:
+    """OSError(EMFILE): one more than `handles` open files, and none could be sent any more."""
+    if handles >= most_open_files():
+        raise OSError(errno.EMFILE, "the daemon has too many open files")
 
 
 def is_written(obj: LocalObject) -> bool:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
+import resource
 import struct
 
 _MOST = 8192
+
+RESERVED = 768
+"""Descriptors of the daemon's own: 256 for the directories of objects, some for each thread."""
 
 PF_SIGNALED = 0x400
 """Task flag: killed by a signal (include/linux/sched.h); field 9 of /proc/PID/stat, proc(5)."""
@@ -32,6 +37,13 @@ def process_of(thread: int) -> int:
         return thread
     found = _read(f"/proc/{thread}/status").partition(b"\nTgid:")[2].split(None, 1)
     return int(found[0]) if found else 0
+
+
+@functools.cache
+def most_open_files() -> int:
+    """How many descriptors applications' open files may take: the daemon needs some itself."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - min(RESERVED, soft // 2)
 
 
 def was_killed(process: int) -> bool:
