@@ -95,6 +95,18 @@ def test_flush_is_limited_to_its_paths(
     node.settle()
 
 
+def test_flush_of_a_file_is_not_concerned_with_checkpoints_beside_it(node: Node) -> None:
+    path = node.mount / "checkpoint-1"
+    path.mkdir()
+    (path / "adapter_config.json").write_bytes(b"{}")
+    (node.mount / "f").write_bytes(b"x")
+    assert node.flush(node.mount / "f").code == 0
+    assert node.flush(path / "adapter_config.json").code == 6
+    assert node.flush(path).code == node.flush(node.mount).code == 6
+    assert node.cli("commit", path).code == 0
+    assert node.flush().code == 0
+
+
 def test_flush_times_out(
     make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> None:

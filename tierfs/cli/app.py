@@ -9,7 +9,19 @@ from typing import NoReturn
 import click
 
 import tierfs
-from tierfs.cli import files, flush, mount, output, reload, settings, status, umount, verify
+from tierfs.cli import (
+    checkpoints,
+    doctor,
+    files,
+    flush,
+    mount,
+    output,
+    reload,
+    settings,
+    status,
+    umount,
+    verify,
+)
 from tierfs.errors import TierfsError
 
 INTERRUPTED = 130
@@ -33,7 +45,8 @@ def cli() -> None:
     """One namespace over node-local NVMe and a shared tier.
 
     Exit codes: 0 done; 1 usage, no daemon, refused; of flush and umount also 2 timed out, 3 stuck,
-    4 still open for writing, 5 held; of verify 3 differs.
+    4 still open for writing, 5 held, 6 a checkpoint is not published (also of commit); of settled
+    2 and 3; of verify 3 differs.
     """
 
 
@@ -43,6 +56,11 @@ for command in (
     reload.reload,
     flush.flush,
     status.status,
+    checkpoints.checkpoints,
+    checkpoints.settled,
+    checkpoints.commit,
+    checkpoints.purge,
+    doctor.doctor,
     files.ls,
     files.locate,
     files.accept,

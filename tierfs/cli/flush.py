@@ -15,7 +15,7 @@ from tierfs.errors import TierfsError
 
 _HEADINGS = {
     "stuck": "stuck (mend the cause, then flush again; or tierfs accept|discard PATH)",
-    "held": "held (each waits for what is stuck)",
+    "held": "held (each waits for what is stuck, or for a checkpoint that is not published)",
     "open": "still open for writing",
     "remaining": "not yet committed",
 }
@@ -33,13 +33,13 @@ def flush(paths: tuple[str, ...], wait: bool, timeout: float | None) -> int:
     """Send what is pending under PATHS (default: in the whole mount) now.
 
     With --wait, exit code 0 means that every file closed there before the call is verified on the
-    shared tier. Otherwise: 2 timed out, 3 stuck, 5 held, 6 a checkpoint is not
-    published, 4 still open for writing; if several apply, the first of these. Ctrl-C stops the
-    waiting, not the sending.
+    shared tier and every checkpoint there is published. Otherwise: 2 timed out, 3 stuck, 5 held,
+    6 a checkpoint is not published, 4 still open for writing; if several apply, the first of these.
+    Ctrl-C stops the waiting, not the sending.
     """
     if timeout is not None and not wait:
         raise click.UsageError("--timeout needs --wait")
-    mountpoint, wanted = _one_mount(paths)
+    mountpoint, wanted = one_mount(paths)
     request = requests.Flush(paths=wanted, wait=wait, timeout=timeout)
     with progress.shown("flush") as on_event:
         result, exit_code = call(mountpoint, request, on_event)
@@ -61,7 +61,7 @@ def report(result: dict[str, Any], exit_code: int, *, waited: bool) -> None:
         if key != "remaining" or waited:
             _list_problems(heading, result[key])
     for group in result["unsealed"]:
-        output.say(f"not published: {group['path']}: {group['reason']}")
+        output.say(f"checkpoint not published: {group['path']}: {group['reason']}")
         output.say(f"  to publish it as it is: {group['command']}")
     if result["hidden"]:
         output.say(f"and {result['hidden']} that you may not see by name")
@@ -79,8 +79,8 @@ def _list_problems(heading: str, problems: list[dict[str, str]]) -> None:
         output.say(f"  and {len(problems) - _SHOWN} more (--json lists all)")
 
 
-def _one_mount(paths: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The mount that holds all `paths`, and the paths as it knows them."""
+def one_mount(paths: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The mount that holds all `paths` (none: the only one), and the paths as it knows them."""
     if not paths:
         return find_mount()[0], ()
     found = [find_mount(path) for path in paths]

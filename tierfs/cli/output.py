@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -38,6 +40,11 @@ def wants_json() -> bool:
 def say(text: str) -> None:
     """Print `text`; bytes of names that are not UTF-8 are shown as ``\\xNN``."""
     click.echo(shown(text))
+
+
+def say_path(path: str) -> None:
+    """Print a path for programs: byte for byte, except on a terminal."""
+    click.echo(shown(path) if sys.stdout.isatty() else os.fsencode(path))
 
 
 def shown(text: str) -> str:

@@ -70,7 +70,12 @@ def _troubles(s: dict[str, Any]) -> Iterator[str]:
         ],
     )
     yield from _section("stuck", [f"{i['path']}: {i['state']}: {i['error']}" for i in s["stuck"]])
+    yield from _section(
+        "checkpoints not published", [f"{u['path']}: {u['reason']}" for u in s["unsettled"]]
+    )
     yield from _section("held", [f"{i['path']}: {i['reason']}" for i in s["held"]])
+    if s["held_bytes"]:
+        yield f"  removals that are held will free {format_size(s['held_bytes'])}"
     yield from _section("open for long", s["open_long"])
     yield from _section(
         "hanging",

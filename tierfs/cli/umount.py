@@ -46,7 +46,8 @@ def umount(mountpoint: str | None, timeout: float | None, force: bool) -> int:
     """Commit everything as `flush --wait` does, then unmount.
 
     With an exit code other than 0 (those of flush) the mount stays as it is; 4 also while files
-    are open in it. Ctrl-C stops the waiting and leaves the mount.
+    are open in it, 6 while a checkpoint is not published (--force leaves it for the next mount;
+    tierfs commit publishes it). Ctrl-C stops the waiting and leaves the mount.
     """
     place, path = find_mount(mountpoint)
     if path != place:

@@ -12,10 +12,11 @@ itself (capabilities(7), "Effect of user ID changes").
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 import trio
@@ -36,6 +37,7 @@ class _HasPath(Protocol):
 
 
 Item = TypeVar("Item", bound=_HasPath)
+Answer = TypeVar("Answer")
 
 
 async def only_visible(
@@ -72,27 +74,58 @@ async def may_see(path: str, peer: Peer, limiter: trio.CapacityLimiter) -> bool:
     return parent in found
 
 
-def _listable(directories: set[str], peer: Peer) -> set[str]:
-    """Which of `directories` the caller may list and enter."""
-    found: set[str] = set()
-    failure: list[OSError] = []
+async def opened_to_change(path: str, peer: Peer, limiter: trio.CapacityLimiter) -> tuple[int, int]:
+    """A descriptor (O_PATH) of the directory `path`, in which the caller may make and remove
+    names, and its inode number. While it is open the number is nobody else's.
 
-    def ask() -> None:
+    Raises:
+        OSError: ENOENT, ENOTDIR, EACCES, as the caller would get them.
+    """
+    return await trio.to_thread.run_sync(_open_to_change, path, peer, limiter=limiter)
+
+
+def _open_to_change(path: str, peer: Peer) -> tuple[int, int]:
+    def ask() -> tuple[int, int]:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return fd, os.fstat(fd).st_ino
+        except BaseException:
+            os.close(fd)
+            raise
+
+    return _as_peer(peer, ask)
+
+
+def _as_peer(peer: Peer, ask: Callable[[], Answer]) -> Answer:
+    """What `ask` returns or raises in a thread that has the identity of `peer`."""
+    answers: list[Answer] = []
+    failures: list[OSError] = []
+
+    def run() -> None:
         try:
             _become(peer)
-            # With effective ids: faccessat2(2) then uses the file system ids as they are.
-            found.update(
-                d for d in directories if os.access(d, os.R_OK | os.X_OK, effective_ids=True)
-            )
+            answers.append(ask())
         except OSError as error:
-            failure.append(error)
+            failures.append(error)
 
-    thread = threading.Thread(target=ask, name="tierfs-access", daemon=True)
+    thread = threading.Thread(target=run, name="tierfs-access", daemon=True)
     thread.start()
     thread.join()
-    if failure:
-        raise failure[0]
-    return found
+    if failures:
+        raise failures[0]
+    return answers[0]
+
+
+def _listable(directories: set[str], peer: Peer) -> set[str]:
+    """Which of `directories` the caller may list and enter."""
+
+    def ask() -> set[str]:
+        # With effective ids: faccessat2(2) then uses the file system ids as they are.
+        return {d for d in directories if os.access(d, os.R_OK | os.X_OK, effective_ids=True)}
+
+    return _as_peer(peer, ask)
 
 
 def _become(peer: Peer) -> None:

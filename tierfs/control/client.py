@@ -31,7 +31,7 @@ class FlushIncomplete(TierfsError):
     """A flush did not commit everything.
 
     Attributes:
-        exit_code: 2 timed out, 3 stuck, 4 open for writing, 5 held.
+        exit_code: 2 timed out, 3 stuck, 4 open for writing, 5 held, 6 a checkpoint not published.
         result: every key of `control.results.FlushResult`.
     """
 

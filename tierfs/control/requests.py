@@ -94,8 +94,64 @@ class Discard(Request):
     path: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints(Request):
+    """The checkpoints below the directory `path`. → CheckpointsResult"""
+
+    command = "checkpoints"
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled(Request):
+    """Wait until nothing below `path` is open, pending, or about to be published.
+
+    → SettledResult; exit code 2 after `timeout`, 3 when only what is stuck is left.
+    """
+
+    command = "settled"
+    path: str
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit(Request):
+    """Publish the checkpoint `path` as it is, and wait until that is done. → CommitResult
+
+    Refused if it has not `expect` files. For who may write in it.
+    """
+
+    command = "commit"
+    path: str
+    expect: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge(Request):
+    """Let removals that are held go, those under `paths` (none: all). → PurgeResult
+
+    For root.
+    """
+
+    command = "purge"
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile(Request):
+    """What is known and thought of the checkpoint `path`. → ProfileResult"""
+
+    command = "profile"
+    path: str
+
+
+_KINDS = (
+    Flush, Umount, Status, List, Locate, Accept, Discard,
+    Checkpoints, Settled, Commit, Purge, Profile,
+)  # fmt: skip
+
 REQUESTS: MappingProxyType[str, type[Request]] = MappingProxyType(
-    {kind.command: kind for kind in (Flush, Umount, Status, List, Locate, Accept, Discard)}
+    {kind.command: kind for kind in _KINDS}
 )
 
 
@@ -133,6 +189,8 @@ def _typed(annotation: str, value: object) -> object:
             ok = isinstance(value, str) and "\0" not in value
         case "float | None":
             ok = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        case "int | None":
+            ok = value is None or (isinstance(value, int) and not isinstance(value, bool))
         case _:
             ok = isinstance(value, list) and all(_is_path(item) for item in value)
             value = tuple(value) if isinstance(value, list) else value

@@ -116,11 +116,22 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One op that is withdrawn while something that it needs is stuck."""
+    """One op that is not in its turn: what it needs is stuck, or not published; or a removal that
+    would leave no whole checkpoint.
+    """
 
     path: str
     reason: str
     member: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsettled:
+    """A checkpoint in which nothing happens any more and that nothing will publish by itself."""
+
+    path: str
+    reason: str
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +181,7 @@ class StatusResult:
     shared: Tier
     retrying: tuple[Retrying, ...] = ()
     stuck: tuple[Stuck, ...] = ()
-    unsettled: tuple[str, ...] = ()
+    unsettled: tuple[Unsettled, ...] = ()
     held: tuple[Held, ...] = ()
     held_bytes: int = 0
     open_long: tuple[str, ...] = ()
@@ -234,4 +245,168 @@ class Decided:
     state: str
 
 
-Result = FlushResult | StatusResult | ListResult | LocateResult | Decided
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint.
+
+    Attributes:
+        files, bytes: what is on the shared tier, published or staged; None: it was made without
+            tierfs, and nobody counted.
+        mtime: of its directory, seconds since 1970.
+        manifest: its files were verified and recorded when it was published.
+        pending_files, pending_bytes, open_files: of this node.
+        members: the local tiers that write it, as far as they are known here.
+        age_seconds: since it was begun; None: not known.
+        reason: why it is not published, "" if it is.
+        missing: what a whole one of its kind has and this one has not.
+        broken_files: those that cannot be committed.
+    """
+
+    path: str
+    files: int | None
+    bytes: int | None
+    mtime: float
+    manifest: bool = False
+    pending_files: int = 0
+    pending_bytes: int = 0
+    open_files: int = 0
+    members: tuple[str, ...] = ()
+    age_seconds: float | None = None
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+    broken_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """A removal of a checkpoint that is held because it would leave no whole one.
+
+    Attributes:
+        bytes: what it will free on the shared tier; None: that tier did not say in time.
+    """
+
+    path: str
+    reason: str
+    bytes: int | None
+    held_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsResult:
+    """The checkpoints below a directory, each list by path.
+
+    Attributes:
+        latest: of `whole`, the one with the highest number in its name, then the youngest.
+        whole: published.
+        in_flight: written, sent or published now, or soon.
+        unsettled: not whole, or nothing says that they are; only somebody's doing changes that.
+        broken: files of them cannot be committed.
+        removals: removals that are held.
+        hidden: how many more there are that the caller may not see.
+    """
+
+    path: str
+    latest: str | None
+    whole: tuple[Checkpoint, ...]
+    in_flight: tuple[Checkpoint, ...]
+    unsettled: tuple[Checkpoint, ...]
+    broken: tuple[Checkpoint, ...]
+    removals: tuple[Removal, ...]
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledResult:
+    """What is open, pending, about to be published, or stuck below a directory.
+
+    Attributes:
+        latest: the newest whole checkpoint there; None: there is none, or it timed out.
+        hidden: how many more there are in these lists that the caller may not see.
+    """
+
+    latest: str | None = None
+    timed_out: bool = False
+    open: tuple[Problem, ...] = ()
+    pending: tuple[Problem, ...] = ()
+    sealing: tuple[Problem, ...] = ()
+    stuck: tuple[Problem, ...] = ()
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """What became of a Commit.
+
+    Attributes:
+        published: it stands under its name on the shared tier.
+        files: how many it has.
+        missing: what a whole one of its kind has and this one has not.
+        reason: why it is not published, "" if it is.
+    """
+
+    path: str
+    published: bool
+    files: int
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeResult:
+    """The removals that are not held any more."""
+
+    purged: tuple[Removal, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRules:
+    """What one file of a checkpoint counts for; `path` is absolute."""
+
+    path: str
+    size: int
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A process that made a checkpoint or wrote in it; `state` as in `groups.State`."""
+
+    pid: int
+    state: str
+    wrote: bool
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileResult:
+    """Why a checkpoint is published, or is not.
+
+    Attributes:
+        pattern: that its name matches; None: it is no checkpoint.
+        proposed: the profile that the pattern proposes; `profile`: the one that counts, since
+            names typical of it are there.
+        required: what must be there, and whether it is.
+        decision: published, publishing, seal, wait, unsettled, broken; none: it is no checkpoint.
+        said: the facts that let it be published, or keep it from it.
+    """
+
+    path: str
+    pattern: str | None = None
+    proposed: str | None = None
+    profile: str | None = None
+    decision: str = "none"
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+    required: dict[str, bool]
+    end_marker: str = ""
+    pointer: str = ""
+    said: dict[str, str]
+    writers: tuple[Writer, ...] = ()
+    files: tuple[FileRules, ...] = ()
+    hidden: int = 0
+
+
+Result = (
+    FlushResult | StatusResult | ListResult | LocateResult | Decided | CheckpointsResult
+    | SettledResult | CommitResult | PurgeResult | ProfileResult
+)  # fmt: skip

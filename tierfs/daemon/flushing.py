@@ -50,6 +50,14 @@ class _Total:
         self.last = done
 
 
+@dataclass(frozen=True, slots=True)
+class Top:
+    """A directory that is flushed, with all that is `below`; else one that holds what is."""
+
+    directory: ObjectId
+    below: bool
+
+
 class Flushing:
     """Waits for ops and seals, truthfully."""
 
@@ -84,7 +92,7 @@ class Flushing:
         return await self._answer(peer, ops, total)
 
     async def _rounds(
-        self, ops: list[Op], tops: list[ObjectId], processes: frozenset[int], deadline: float,
+        self, ops: list[Op], tops: list[Top], processes: frozenset[int], deadline: float,
         newest: list[FlushProgress], total: _Total,
     ) -> None:  # fmt: skip
         """Each seal lets others go on: pointers, removals that were held."""
@@ -130,22 +138,28 @@ class Flushing:
             found |= {op.row: op for op in await self._report.ops_under(path)}
         return [op for op in found.values() if not self._is_held(op)]
 
-    async def _tops(self, paths: tuple[str, ...]) -> list[ObjectId]:
-        """The directories whose checkpoints are meant: each path, or the one that holds it."""
+    async def _tops(self, paths: tuple[str, ...]) -> list[Top]:
+        """The directories whose checkpoints are meant."""
         found = []
         for path in paths or (self._rooms.mountpoint,):
-            directory = await self._report.directory_of(path)
-            if directory is not None:
-                found.append(directory)
+            node = await self._report.find(path)
+            if node is not None and node.directory is not None:
+                found.append(Top(node.directory, below=True))
+            elif (directory := await self._report.directory_of(path)) is not None:
+                found.append(Top(directory, below=False))
         return found
 
-    def _groups(self, tops: Iterable[ObjectId]) -> list[Group]:
-        """The unsealed checkpoints below, or around, `tops`."""
+    def _groups(self, tops: Iterable[Top]) -> list[Group]:
+        """The unsealed checkpoints that `tops` lie in, or hold."""
         tree = self._rooms.fs.tree
-        known = [top for top in tops if top in tree.directories]
+        known = [top for top in tops if top.directory in tree.directories]
         return [
             group for group in self._rooms.fs.core.groups
-            if any(tree.is_within(group.id, top) or tree.is_within(top, group.id) for top in known)
+            if any(
+                tree.is_within(top.directory, group.id)
+                or (top.below and tree.is_within(group.id, top.directory))
+                for top in known
+            )
         ]  # fmt: skip
 
     def _is_held(self, op: Op) -> bool:

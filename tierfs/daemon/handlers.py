@@ -23,14 +23,18 @@ from tierfs.control.results import (
     ListResult,
     LocateResult,
     Problem,
+    Removal,
     Retrying,
     StatusResult,
     Stuck,
     Tier,
 )
 from tierfs.control.server import Handler, Peer, Send
+from tierfs.daemon.checkpoints import CheckpointReport
+from tierfs.daemon.committing import CheckpointHandlers
 from tierfs.daemon.flushing import Flushing
 from tierfs.daemon.mounting import umount
+from tierfs.daemon.profiling import Profiling
 from tierfs.daemon.report import Report, oldest_seconds
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
@@ -54,12 +58,16 @@ class Handlers:
         self._virtual = rooms.fs.virtual
         self._access = trio.CapacityLimiter(ACCESS_THREADS)
         self._flushing = Flushing(rooms, self._report, self._access)
+        self._checkpoints = CheckpointReport(rooms, self._report, self._access)
+        self._groups = CheckpointHandlers(rooms, self._report, self._checkpoints, self._access)
+        self._profiling = Profiling(rooms, self._report, self._access)
 
     def table(self) -> Mapping[str, Handler]:
         """The handlers by command."""
         return {
             "flush": self.flush, "umount": self.umount, "status": self.status, "ls": self.ls,
             "locate": self.locate, "accept": self.accept, "discard": self.discard,
+            "profile": self._profiling.profile, **self._groups.table(),
         }  # fmt: skip
 
     # -- flush and umount ------------------------------------------------------------------------
@@ -122,7 +130,11 @@ class Handlers:
             ],
             peer, self._access,
         )  # fmt: skip
-        held, others = await only_visible(self._held(pending), peer, self._access)
+        removals = await self._checkpoints.removals(rooms.backlog.held())
+        held, others = await only_visible(
+            [*self._held(pending), *self._held_removals(removals)], peer, self._access
+        )
+        unsettled, further = await only_visible(self._checkpoints.unsettled(), peer, self._access)
         direct = rooms.fs.core.direct
         limit = time.time_ns() - int(rooms.settings.open_hold * 1e9)
         long_open = tuple(
@@ -144,19 +156,19 @@ class Handlers:
             committed_files=now.committed_files, committed_bytes=now.committed_bytes,
             write_rate_bytes=round(now.write_rate_bytes, 1),
             local=await self._local_tier(), shared=await self._shared_tier(),
-            retrying=retrying, stuck=stuck, held=held, open_long=long_open,
+            retrying=retrying, stuck=stuck, unsettled=unsettled, held=held,
+            held_bytes=sum(each.bytes or 0 for each in removals), open_long=long_open,
             # whether another may see the path of what hangs could not be found out: it hangs
             hanging=report.hanging() if peer.is_root else (),
             foreign=await self._foreign() if peer.is_root else (),
-            members=(rooms.store.member,), hidden=hidden + more + others,
+            members=(rooms.store.member,), hidden=hidden + more + others + further,
         ), 0  # fmt: skip
 
     def _held(self, pending: list[Op]) -> list[Held]:
         rooms, now = self._rooms, time.monotonic()
-        if not any(op.mark is not None for op in pending):
-            return []
         found = []
-        for op in pending:
+        marked = any(op.mark is not None for op in pending)
+        for op in pending if marked else rooms.backlog.held_pointers():
             if op.mark is None and self._is_held(op, now):
                 found.append(
                     Held(
@@ -165,6 +177,10 @@ class Handlers:
                     )
                 )  # fmt: skip
         return found
+
+    def _held_removals(self, removals: list[Removal]) -> list[Held]:
+        member = self._rooms.store.member
+        return [Held(path=each.path, reason=each.reason, member=member) for each in removals]
 
     def _is_held(self, op: Op, now: float) -> bool:
         blocked = self._rooms.backlog.may_publish(op, now)

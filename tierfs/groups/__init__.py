@@ -3,9 +3,10 @@
 Pure: no I/O, no await; time is an argument.
 """
 
+from tierfs.groups.explain import rules_met
 from tierfs.groups.facts import Decision, Expect, Facts, Found, Verdict
 from tierfs.groups.judge import judge
-from tierfs.groups.patterns import Patterns
+from tierfs.groups.patterns import Patterns, number_of
 from tierfs.groups.profiles import PROFILES, Profile, in_force
 from tierfs.groups.writers import UNKNOWN, Process, State, Writers, flush_may_seal, followed, listed
 
@@ -27,4 +28,6 @@ __all__ = [
     "in_force",
     "judge",
     "listed",
+    "number_of",
+    "rules_met",
 ]

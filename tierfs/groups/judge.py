@@ -55,15 +55,26 @@ def _counted(facts: Facts) -> set[bytes]:
 
 def _missing_shards(index: bytes, text: bytes, counted: set[bytes]) -> Iterator[str]:
     """The shards that the index file `index` names and that are not in `counted`."""
+    shards = shards_of(index, text)
+    if shards is None:
+        yield f"a readable {_text(index)}"
+        return
+    for shard in sorted(shards):
+        if shards[shard] not in counted:
+            yield f"{shard} (named in {_text(index)})"
+
+
+def shards_of(index: bytes, text: bytes) -> dict[str, bytes] | None:
+    """The shards that the index file `index` with the content `text` names, and their paths.
+
+    None: it cannot be understood.
+    """
     directory = index[: index.rfind(b"/") + 1]
     try:
         shards = {str(shard) for shard in json.loads(text)["weight_map"].values()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        yield f"a readable {_text(index)}"
-        return
-    for shard in sorted(shards):
-        if directory + shard.encode(errors="surrogatepass") not in counted:
-            yield f"{shard} (named in {_text(index)})"
+        return None
+    return {shard: directory + shard.encode(errors="surrogatepass") for shard in shards}
 
 
 def _obstacle(facts: Facts, missing: tuple[str, ...]) -> str:

@@ -33,14 +33,17 @@ class Patterns:
     """
 
     def __init__(self, rules: Iterable[GroupRule] = ()) -> None:
-        self._rules = [
-            (re.compile(rule.pattern.encode()), rule.profile) for rule in (*rules, *BUILT_IN)
-        ]
+        self._rules = [(re.compile(rule.pattern.encode()), rule) for rule in (*rules, *BUILT_IN)]
         self._cached = functools.lru_cache(maxsize=8192)(self._look_up)
 
     def profile_of(self, name: bytes) -> str | None:
         """The profile that the directory name `name` proposes; None: it is no checkpoint."""
         return self._cached(name)
+
+    def rule_of(self, name: bytes) -> GroupRule | None:
+        """The rule that decides about the directory name `name`; None: no pattern matches it."""
+        # Not match(): `$` is content with a newline behind it.
+        return next((rule for pattern, rule in self._rules if pattern.fullmatch(name)), None)
 
     def top(self, path: Sequence[bytes]) -> int | None:
         """Index in `path` (directory names from the root down) of the topmost checkpoint.
@@ -51,7 +54,10 @@ class Patterns:
         return next(indexes, None)
 
     def _look_up(self, name: bytes) -> str | None:
-        # Not match(): `$` is content with a newline behind it.
-        found = (profile for pattern, profile in self._rules if pattern.fullmatch(name))
-        profile = next(found, NO_PROFILE)
-        return None if profile == NO_PROFILE else profile
+        rule = self.rule_of(name)
+        return None if rule is None or rule.profile == NO_PROFILE else rule.profile
+
+
+def number_of(name: bytes) -> tuple[int, ...]:
+    """What orders checkpoints by their names: the numbers in `name`, the last first."""
+    return tuple(int(digits) for digits in reversed(re.findall(rb"\d+", name)))

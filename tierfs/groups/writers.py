@@ -72,6 +72,10 @@ class Writers:
         """Those in one of `states`; all without any."""
         return frozenset(p for p, r in self._records.items() if not states or r.state in states)
 
+    def state_of(self, process: Process) -> State:
+        """What became of `process`, one of `processes`."""
+        return self._records[process].state
+
     def who_wrote(self) -> frozenset[Process]:
         """Those that did more than make the directory."""
         return frozenset(p for p, record in self._records.items() if record.wrote)

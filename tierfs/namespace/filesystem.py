@@ -15,6 +15,7 @@ from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.files import Files
 from tierfs.namespace.grouping.retention import Retention
 from tierfs.namespace.grouping.sealing import Sealing
+from tierfs.namespace.grouping.survey import Survey
 from tierfs.namespace.inheritance import Inheritance
 from tierfs.namespace.known import Known
 from tierfs.namespace.listing import Listings
@@ -66,6 +67,7 @@ class FileSystem:
         self.space = Space(core)
         self.sealing = Sealing(core, self.lookup)
         self.retention = Retention(core, self.lookup, self.listings, self.names, self.forget)
+        self.survey = Survey(core, self.lookup, self.listings, self.forget)
 
     def start(self, writeback: WriteBack, snapshot: JournalSnapshot) -> None:
         """Takes up what the journal holds. Blocking, O(pending)."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tierfs.model import Attributes, Name, ObjectId
+from tierfs.model import Attributes, Kind, Name, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup, watching
 from tierfs.namespace.nodes import DirectoryState, Node
@@ -92,10 +92,35 @@ class Listings:
 
     async def names(self, state: DirectoryState) -> list[Name]:
         """All names of a directory, each once."""
+        return list(await self._merged(state))
+
+    async def directories(self, state: DirectoryState) -> list[Name]:
+        """The names of a directory that are those of directories, also of unlisted checkpoints."""
+        merged = await self._merged(state)
+        found = [
+            name for name, kind in merged.items()
+            if kind is Kind.DIRECTORY or (kind is None and self._is_directory(state, name))
+        ]  # fmt: skip
+        found += [name for name in await self._staged_names(state) if name not in merged]
+        return list(dict.fromkeys([*found, *state.unsealed]))
+
+    def _is_directory(self, state: DirectoryState, name: Name) -> bool:
+        node = self._lookup.in_overlay(state, name)
+        return node is not None and node.kind is Kind.DIRECTORY
+
+    async def _staged_names(self, state: DirectoryState) -> list[Name]:
+        core = self._core
+        if not core.places.exists(state.id):
+            return []
+        found = await core.at(state.id, core.shared.staged_groups)
+        return [name for name in found if core.groups.is_group(state, name)]
+
+    async def _merged(self, state: DirectoryState) -> dict[Name, Kind | None]:
+        """All names of a directory; the kind is None of those that the overlay answers for."""
         overlay = {name: entry.object is not None for name, entry in state.entries.items()}
         with watching(state) as changed:
             shared = await self._shared_names(state)
-        names = dict.fromkeys(shared)
+        names: dict[Name, Kind | None] = dict(shared)
         for name, there in {**overlay, **changed}.items():
             if there:
                 names[name] = None
@@ -106,17 +131,18 @@ class Listings:
                 names[name] = None
             elif name not in shared or name in {**overlay, **changed}:
                 names.pop(name, None)
-        return list(names)
+        return names
 
-    async def _shared_names(self, state: DirectoryState) -> list[Name]:
+    async def _shared_names(self, state: DirectoryState) -> dict[Name, Kind]:
         core = self._core
         if not core.places.exists(state.id):
-            return []
+            return {}
         try:
-            return [item[0] for item in await core.at(state.id, core.shared.listing)]
+            found = await core.at(state.id, core.shared.listing)
+            return {name: kind for name, kind, _ in found}
         except OSError:
             if state.removed:
-                return []  # it was open before, and went from the shared tier meanwhile
+                return {}  # it was open before, and went from the shared tier meanwhile
             raise
 
     async def is_empty(self, state: DirectoryState) -> bool:

@@ -46,9 +46,14 @@ class Virtual:
         return None if obj is None else obj.put or self._core.backlog.of_object(obj.id)
 
     def state(self, node: Node) -> str:
-        """committed, pending, open, stuck, suspect, torn; local: it stays on this node."""
+        """committed, pending, open, stuck, suspect, torn; local: it stays on this node.
+
+        Of a checkpoint that is not published: unsealed, unsettled or broken.
+        """
         if node.stays:
             return "local"
+        if node.directory is not None and self._core.groups.is_unsealed(node.directory):
+            return self._core.groups.state(node.directory)
         op = self.op_of(node)
         if op is None:
             return "committed"

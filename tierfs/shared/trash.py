@@ -94,6 +94,13 @@ class Trash(Quarantine, Records):
             and is_group(item.name)
         )
 
+    def staged_groups(self, place: Place) -> list[Name]:
+        """The final names of the directories in `place` that are staged like checkpoints."""
+        with self.opened(place) as directory:
+            found = self.system.list_dir("look.list", directory)
+        named = [layout.unstaged_name(item.name) for item in found if item.kind is Kind.DIRECTORY]
+        return sorted(name for name in named if name)
+
     def forget_group(self, group: ObjectId) -> None:
         """`group` is removed, and its directory is gone: remove its records and its manifest."""
         self._sweep_superseded(group)

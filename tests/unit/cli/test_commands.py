@@ -39,6 +39,9 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
         (["flush", "--wait", "--timeout", "-1"], "--timeout"),
         (["flush", "/etc"], "/etc: not inside a tierfs mount"),
         (["umount", "/etc"], "/etc: not inside a tierfs mount"),
+        (["commit", "/tmp/x", "--expect", "-1"], "--expect"),
+        (["settled"], "Missing argument"),
+        (["doctor"], "--profile"),
         (["ls", "/etc"], "/etc: not inside a tierfs mount"),
         (["verify", "--shared", "/nowhere"], "/nowhere"),
         (["config", "check", "/nowhere"], "/nowhere: No such file"),
@@ -62,7 +65,22 @@ def test_refusal_is_one_line_and_json_when_asked() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["mount", "umount", "flush", "status", "ls", "locate", "accept", "discard", "verify"],
+    [
+        "mount",
+        "umount",
+        "flush",
+        "status",
+        "ls",
+        "locate",
+        "accept",
+        "discard",
+        "verify",
+        "checkpoints",
+        "settled",
+        "commit",
+        "purge",
+        "doctor",
+    ],
 )
 def test_every_command_has_json_and_help(command: str) -> None:
     done = run(command, "--help")

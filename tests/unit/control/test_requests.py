@@ -20,6 +20,12 @@ EVERY = [
     requests.Locate(path="/m/a"),
     requests.Accept(path="/m/a"),
     requests.Discard(path="/m/ä"),
+    requests.Checkpoints(path="/m"),
+    requests.Settled(path="/m", timeout=2),
+    requests.Commit(path="/m/checkpoint-1", expect=3),
+    requests.Commit(path="/m/checkpoint-1"),
+    requests.Purge(paths=("/m/a",)),
+    requests.Profile(path="/m/checkpoint-1"),
 ]
 
 
@@ -49,6 +55,8 @@ def test_every_command_is_tried_above() -> None:
         ({"command": "flush", "paths": [1]}, "not a tuple"),
         ({"command": "flush", "wait": 1}, "not a bool"),
         ({"command": "flush", "timeout": True}, "not a float | None"),
+        ({"command": "commit", "path": "/a", "expect": True}, "not a int | None"),
+        ({"command": "commit", "path": "/a", "expect": 1.5}, "not a int | None"),
     ],
 )
 def test_refused(message: dict[str, object], said: str) -> None:

@@ -10,7 +10,16 @@ from collections.abc import Iterable
 
 import trio
 
-from tierfs.groups import Decision, Expect, Facts, Verdict, flush_may_seal, followed, judge
+from tierfs.groups import (
+    Decision,
+    Expect,
+    Facts,
+    Verdict,
+    flush_may_seal,
+    followed,
+    judge,
+    number_of,
+)
 from tierfs.groups import Found as FoundFile
 from tierfs.model import Kind, Name, ObjectId, Op, OpKind
 from tierfs.namespace.core import Core
@@ -81,6 +90,10 @@ class Sealing:
         await self._look(group)
         return None if group.seal is not None else group.verdict
 
+    async def examine(self, group: Group) -> Facts:
+        """What is true of `group` now; OSError where the shared tier does not show it."""
+        return await self._facts(group, whole=True)
+
     # -- looking -----------------------------------------------------------------------------------
 
     async def _look(self, group: Group) -> None:
@@ -114,12 +127,13 @@ class Sealing:
 
     # -- facts -------------------------------------------------------------------------------------
 
-    async def _facts(self, group: Group) -> Facts:
+    async def _facts(self, group: Group, *, whole: bool = False) -> Facts:
+        """`whole`: also the content of one that cannot be sealed now whatever is in it."""
         core = self._core
         opened, pending, stuck = self._under_way(group)
         content: dict[Name, FoundFile] = {}
         negative = None
-        if not (opened or pending or stuck):
+        if core.places.exists(group.id) and (whole or not (opened or pending or stuck)):
             content = await self._content(group)
             negative = await self._negative(group, content)
         newer = self._table.newer(group)
@@ -190,7 +204,7 @@ class Sealing:
         )
         if not sealed:
             return None
-        newest = max(sealed, key=_number)
+        newest = max(sealed, key=number_of)
         entry = await core.at(group.parent, core.shared.lookup, newest)
         if entry is None:
             return None
@@ -202,9 +216,3 @@ class Sealing:
 def _inside(op: Op, top: int) -> Name:
     """The path of `op` from its checkpoint, which is `top` names below the root."""
     return b"/".join(op.path[top:]) or op.name
-
-
-def _number(name: Name) -> tuple[int, ...]:
-    """The numbers in the name of a checkpoint, the last first."""
-    digits = "".join(chr(each) if chr(each).isdigit() else " " for each in name)
-    return tuple(int(each) for each in reversed(digits.split()))

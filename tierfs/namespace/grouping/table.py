@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tierfs.groups import UNKNOWN, Patterns, Process, State, Verdict, Writers, listed
+from tierfs.groups import UNKNOWN, Decision, Patterns, Process, State, Verdict, Writers, listed
 from tierfs.journal import Change, DropDirectory, DropGroup, Journal, SaveDirectory, SaveGroup
 from tierfs.model import (
     ROOT,
@@ -181,6 +181,14 @@ class GroupTable:
         """Whether a checkpoint was made beside `group` after it, sealed by now or not."""
         return self._newest.get(group.parent, 0) > group.record.made
 
+    def state(self, directory: ObjectId) -> str:
+        """How the unsealed checkpoint `directory` stands: unsealed, unsettled or broken."""
+        group = self._groups.get(directory)
+        verdict = None if group is None else group.verdict
+        if verdict is None or verdict.decision not in (Decision.UNSETTLED, Decision.BROKEN):
+            return "unsealed"
+        return verdict.decision.value
+
     # -- changes -----------------------------------------------------------------------------------
 
     def begin(self, state: DirectoryState, name: Name, directory: ObjectId, process: int) -> None:
@@ -270,8 +278,18 @@ class GroupTable:
             self.drop_seal(seal)
         self.changed(group)
 
-    def ask(self, group: Group, expect: int) -> None:
-        """`tierfs commit`: it is whole as it is, if it has `expect` files (-1: any number)."""
+    def adopt(self, directory: ObjectId) -> Group | None:
+        """The unsealed checkpoint `directory`, also if nobody here ever wrote in it; else None."""
+        group = self._groups.get(directory)
+        if group is None and self.is_unsealed(directory):
+            group = self._enlist(GroupRecord(directory, self._journal.next_number()))
+        return group
+
+    def ask(self, group: Group, expect: int | None) -> None:
+        """`tierfs commit`: it is whole as it is, if it has `expect` files (-1: any number).
+
+        None takes that back.
+        """
         group.record = replace(group.record, expect=expect)
         self._save(group)
         self.changed(group)
