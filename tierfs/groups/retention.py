@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+from tierfs.groups.patterns import number_of
+
 _DIGITS = re.compile(rb"\d+")
 
 
@@ -39,4 +41,4 @@ def surplus(
 
 def _numbers(name: bytes) -> tuple[int, ...]:
     """The numbers in `name`, the last first: that is the step."""
-    return tuple(int(digits) for digits in reversed(_DIGITS.findall(name))) or (0,)
+    return number_of(name) or (0,)
