@@ -71,6 +71,7 @@ def test_checkpoints_tells_how_each_stands(node: Node, run: Path) -> None:
     assert (foreign["files"], foreign["manifest"]) == (None, False)
     assert (nine["files"], nine["bytes"], nine["manifest"]) == (2, 37, True)
     (eleven,) = result["in_flight"]
+    assert eleven["files"] + eleven["pending_files"] == 1
     assert eleven["members"] == [node.status()["member"]]
     assert result["latest"] == str(run / "checkpoint-10")
     latest = node.cli("checkpoints", "--latest-complete", run)
@@ -258,6 +259,7 @@ def test_doctor_explains(node: Node, run: Path) -> None:
     path = half(run / "checkpoint-3")
     (path / "model.safetensors.index.json").write_text(index)
     (path / "model-1-of-2.safetensors").write_text("x")
+    assert node.flush().code == 6  # all of it is committed
     result = node.cli("doctor", "--profile", path, "--json")
     assert result.code == 0, result.err
     said = result.json
