@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tierfs.model import Attributes
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.nodes import Handle, Node
 from tierfs.namespace.requests import Request, carrying_out
+from tierfs.osio.processes import is_making_directory
 
 TIMEOUT_SECONDS = 0.5
 """How long the kernel may believe names and attributes (G10: other nodes' within 1 s)."""
@@ -25,11 +27,14 @@ BLOCK_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the kernel is told of a node, and for how many seconds it may believe the attributes."""
+    """What the kernel is told of a node, and for how many seconds it may believe the attributes,
+    and the name.
+    """
 
     node: Node
     attributes: Attributes
     attr_seconds: float
+    seconds: float = TIMEOUT_SECONDS
 
     @classmethod
     def of(cls, node: Node, attributes: Attributes) -> Entry:
@@ -57,12 +62,19 @@ class Answers:
             self._fs.forget(node.ino, 1)
             raise
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
-        """LOOKUP; the node comes with a lookup more."""
+    async def lookup(self, parent: int, name: bytes, thread: int) -> Entry:
+        """LOOKUP on behalf of `thread`; the node comes with a lookup more.
+
+        A checkpoint that is not listed can be made, as if it were not there: then, ENOENT.
+        """
         state = self._fs.tree.directory(parent)
         node, st = await self._fs.lookup.resolve_with_stat(state, name)
+        unlisted = self._fs.core.groups.is_unlisted(node.directory)
+        if unlisted and is_making_directory(thread):
+            raise FileNotFoundError(errno.ENOENT, "not listed", os.fsdecode(name))
         node.lookups += 1
-        return await self.known(node, st)
+        entry = await self.known(node, st)
+        return replace(entry, seconds=0.0) if unlisted else entry
 
     async def getattr(self, ino: int) -> Entry:
         """GETATTR."""

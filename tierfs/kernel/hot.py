@@ -11,7 +11,7 @@ import logging
 
 from tierfs.errors import to_errno
 from tierfs.kernel import bodies, wire
-from tierfs.kernel.answers import BLOCK_BYTES, TIMEOUT_SECONDS, Answers, Entry
+from tierfs.kernel.answers import BLOCK_BYTES, Answers, Entry
 from tierfs.kernel.resent import RESENT, Requests
 from tierfs.kernel.wire import Opcode, Request
 from tierfs.namespace.callers import Caller
@@ -87,7 +87,7 @@ class Hot:
         answers, files, unique = self._answers, self._fs.files, request.unique
         match request.opcode:
             case Opcode.LOOKUP:
-                found = await answers.lookup(request.nodeid, bodies.name_at(message))
+                found = await answers.lookup(request.nodeid, bodies.name_at(message), request.pid)
                 return bodies.reply(unique, _entry(found))
             case Opcode.GETATTR:
                 return _getattr(request, await answers.getattr(request.nodeid))
@@ -137,7 +137,7 @@ def _getattr(request: Request, entry: Entry) -> bytes:
 
 def _entry(entry: Entry) -> bytes:
     ino, attributes = entry.node.ino, _attributes(entry)
-    return bodies.entry_out(ino, TIMEOUT_SECONDS, entry.attr_seconds, attributes)
+    return bodies.entry_out(ino, entry.seconds, entry.attr_seconds, attributes)
 
 
 def _attributes(entry: Entry) -> bytes:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pyfuse3
 
-from tierfs.kernel.answers import BLOCK_BYTES, TIMEOUT_SECONDS, Answers, Entry
+from tierfs.kernel.answers import BLOCK_BYTES, Answers, Entry
 from tierfs.kernel.boundary import handler, silent
 from tierfs.kernel.resent import Requests
 from tierfs.kernel.wire import Opcode
@@ -44,7 +44,7 @@ class Operations(pyfuse3.Operations):
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return entry_attributes(await self._answers.lookup(parent_inode, name))
+        return entry_attributes(await self._answers.lookup(parent_inode, name, ctx.pid))
 
     @silent
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
@@ -251,7 +251,7 @@ def entry_attributes(found: Entry) -> pyfuse3.EntryAttributes:
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = found.node.ino
     entry.generation = 0
-    entry.entry_timeout, entry.attr_timeout = TIMEOUT_SECONDS, found.attr_seconds
+    entry.entry_timeout, entry.attr_timeout = found.seconds, found.attr_seconds
     entry.st_mode = attributes.kind.type_bits | attributes.mode
     entry.st_nlink = attributes.nlink
     entry.st_uid, entry.st_gid = attributes.uid, attributes.gid

@@ -60,9 +60,11 @@ class FileSystem:
         )
         self.long_open = LongOpen(core, self.data, opening)
         self.listings = Listings(core, self.lookup, self.forget)
-        self.names = Names(core, self.lookup, self.files, self.listings, self.inheritance)
-        self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
         self.decisions = Decisions(core)
+        self.names = Names(
+            core, self.lookup, self.files, self.listings, self.inheritance, self.decisions
+        )
+        self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
         self.space = Space(core)
         self.sealing = Sealing(core, self.lookup)

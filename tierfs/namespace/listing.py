@@ -146,8 +146,16 @@ class Listings:
             raise
 
     async def is_empty(self, state: DirectoryState) -> bool:
-        """Whether a directory has no names."""
-        return not state.shows_any() and not await self.names(state)
+        """Whether a directory has no names, but for those of unlisted checkpoints."""
+        return not self.shows_any(state) and not await self.names(state)
+
+    def shows_any(self, state: DirectoryState) -> bool:
+        """Whether the overlay has a name in a directory that listings show."""
+        is_unlisted = self._core.groups.is_unlisted
+        return any(
+            entry.object is not None and not is_unlisted(state.unsealed.get(name))
+            for name, entry in state.entries.items()
+        )
 
     async def batch(self, listing: Listing, start: int) -> list[tuple[int, Name]]:
         """Positions and names from `start` on, with nodes and attributes fetched ahead."""

@@ -11,9 +11,10 @@ from tierfs.model import SPECIAL, STAGED, Kind, Name, ObjectId, Op, OpKind, OpSt
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.core import Core
+from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.exchange import End, Exchanges
 from tierfs.namespace.files import Files
-from tierfs.namespace.grouping.leaving import leave
+from tierfs.namespace.grouping.leaving import forget_unsendable, give_up, leave
 from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup, missing
@@ -36,7 +37,9 @@ class Names:
         files: Files,
         listings: Listings,
         inheritance: Inheritance,
+        decisions: Decisions,
     ) -> None:
+        self._decisions = decisions
         self._inheritance = inheritance
         self._core = core
         self._tree = core.tree
@@ -53,6 +56,8 @@ class Names:
         staged = core.groups.is_group(state, name)
         if staged and (left := await self._left_over(state, name)) is not None:
             left.lookups += 1
+            assert left.directory is not None
+            core.groups.enter(left.directory, caller.process, wrote=False)
             return left
         birth = await self._inheritance.of(state, Kind.DIRECTORY, mode, caller)
         obj = await self._make(state, name, Kind.DIRECTORY, birth)
@@ -77,12 +82,7 @@ class Names:
         node = await self._lookup.find(state, name)
         if node is None:
             return None
-        groups = self._core.groups
-        if (
-            node.directory is None
-            or not groups.is_unsealed(node.directory)
-            or groups.listed(node.directory)
-        ):
+        if not self._core.groups.is_unlisted(node.directory):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         return node
 
@@ -195,16 +195,18 @@ class Names:
         await self._take(OpKind.UNLINK, state, name, node)
 
     async def rmdir(self, state: DirectoryState, name: Name) -> None:
-        """Removes an empty directory."""
+        """Removes an empty directory, with the unlisted checkpoints in it."""
         node, st = await self._lookup.resolve_with_stat(state, name)
         if node.directory is None:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
         inner = self._tree.directories[node.directory]
         if not await self._listings.is_empty(inner):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
-        if self._tree.by_object.get(inner.id) is not node or inner.shows_any():
+        await forget_unsendable(self._core, self._decisions, inner)
+        if self._tree.by_object.get(inner.id) is not node or self._listings.shows_any(inner):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
         inner.removed = True
+        give_up(self._core, inner)
         node.keep_last(st, inner.known)
         await self._take(OpKind.RMDIR, state, name, node)
 

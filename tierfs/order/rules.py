@@ -20,6 +20,8 @@ Checkpoints add three kinds of op and one kind of op that goes nowhere:
 * REOPEN, TRASH (*rebuilders*): what lies inside their directory waits for those of a lower
   position, in the same way as for its MKDIR; a floating PUT is lifted above them. Removals issued
   before are moved behind them, on the same terms as behind a commit name.
+* REOPEN of a checkpoint that dead writers left waits for what they saved in it, by rank: all that
+  is in it then counts no more.
 * SEAL is ordered, but stands just before the oldest pointer to its directory: that pointer waits
   for the SEAL, by its cover. It only stands there if everything that it waits for by name, object
   or parent stands before that pointer too. Else it keeps its number, and the pointers before it are
@@ -50,7 +52,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tierfs.model import Mark, Name, ObjectId, Op, OpKind, Phase
+from tierfs.model import Mark, Name, ObjectId, Op, OpKind, Phase, Reopen
 from tierfs.order.blocked import Reason
 from tierfs.order.classify import Klass, Placement
 from tierfs.order.indexes import Indexes
@@ -310,6 +312,9 @@ class Rules:
             found = self._content(item, latest)
             if found is not None:
                 return found
+        if item.op.kind is OpKind.REOPEN and item.op.flags == Reopen.UNLISTED:
+            saved = self._in.saves.before(item.facts.object, item.facts.position, latest=latest)
+            return None if saved is None else Wait(Reason.EARLIER, saved)
         klass = item.facts.placement.klass
         if klass is Klass.SMALL:
             large = self._in.large.before(item.facts.parent, item.facts.rank, latest=latest)

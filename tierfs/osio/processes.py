@@ -16,6 +16,9 @@ RESERVED = 768
 PF_SIGNALED = 0x400
 """Task flag: killed by a signal (include/linux/sched.h); field 9 of /proc/PID/stat, proc(5)."""
 
+_MKDIR = {"x86_64": (b"83", b"258"), "aarch64": (b"34",)}
+"""Numbers of mkdir and mkdirat (asm/unistd.h)."""
+
 _PIDFD_INFO_BYTES = 64
 """PIDFD_INFO_SIZE_VER0 (linux/pidfd.h)."""
 _PIDFD_INFO_STATUS = 60
@@ -50,6 +53,12 @@ def was_killed(process: int) -> bool:
     """Whether `process` is dying of a signal: its closes are the kernel's, not its own."""
     fields = _stat(process)
     return bool(fields) and bool(int(fields[6]) & PF_SIGNALED)
+
+
+def is_making_directory(thread: int) -> bool:
+    """Whether `thread` is in mkdir(2) or mkdirat(2): /proc/TID/syscall, proc(5)."""
+    number = _read(f"/proc/{thread}/syscall").split(None, 1)
+    return bool(number) and number[0] in _MKDIR.get(os.uname().machine, ())
 
 
 def start_time(process: int) -> int:

@@ -93,6 +93,17 @@ class Quarantine(ControlFiles, Publishing, Walks):
             self.system.fsync_dir("quarantine.fsync_dir", directory)
         return self._shown_entry(entry, os.fsencode(values["beside"]))
 
+    def quarantine_staged(self, place: Place, why: str) -> bool:
+        """Move the unsealed checkpoints in `place` there, if it holds nothing else; whether so."""
+        with self.opened(place) as directory:
+            names = [item.name for item in self.system.list_dir("quarantine.list", directory)]
+            if not all(layout.unstaged_name(name) for name in names):
+                return False
+            for name in names:
+                inode = self.system.stat_at("quarantine.stat", directory, name).st_ino
+                self.quarantine_at(place, directory, name, inode, why)
+        return True
+
     def quarantined(self) -> list[Quarantined]:
         """What is in quarantine, oldest first."""
         found = []

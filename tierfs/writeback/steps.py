@@ -24,6 +24,8 @@ from tierfs.writeback.results import Applied, NothingToDo
 XATTR_FIELD = "xattr:"
 
 
+UNLISTED = "it was never whole, no listing showed it, and the directory that held it was removed"
+
 FROM_RECORD = frozenset({OpKind.RMDIR, OpKind.RENAME, OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN})
 """Ops on a directory, which is found where it stands now."""
 
@@ -192,16 +194,29 @@ def remove(shared: SharedTier, call: Call) -> Applied:
     if call.kind is OpKind.UNLINK:
         shared.unlink(call.place, call.name, call.meant)
         return Applied(None)
+    if not _rmdir(shared, call) and not (_give_up(shared, call) and _rmdir(shared, call)):
+        raise NothingToDo("files that were not removed here are in it")
+    gone = STAGED in call.fields and OLDER not in call.fields
+    if gone or call.place.path == TRASH_PATH:
+        shared.forget_group(call.object)
+    return Applied(None)
+
+
+def _rmdir(shared: SharedTier, call: Call) -> bool:
+    """False: the directory is not empty."""
     try:
         shared.rmdir(call.place, call.name, call.meant)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        raise NothingToDo("files that were not removed here are in it") from None
-    gone = STAGED in call.fields and OLDER not in call.fields
-    if gone or call.place.path == TRASH_PATH:
-        shared.forget_group(call.object)
-    return Applied(None)
+        return False
+    return True
+
+
+def _give_up(shared: SharedTier, call: Call) -> bool:
+    """Put the unlisted checkpoints in a removed directory away; False: it holds something else."""
+    path = b"/".join(filter(None, (call.place.path, call.name)))
+    return shared.quarantine_staged(Place(path, call.inode), UNLISTED)
 
 
 def set_attributes(shared: SharedTier, call: Call, found: Look) -> Applied:

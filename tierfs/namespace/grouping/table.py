@@ -170,6 +170,10 @@ class GroupTable:
             settle_seconds=self.settle,
         )
 
+    def is_unlisted(self, directory: ObjectId | None) -> bool:
+        """Whether `directory` is an unsealed checkpoint that listings do not show."""
+        return directory is not None and self.is_unsealed(directory) and not self.listed(directory)
+
     def newer(self, group: Group) -> list[Group]:
         """The unsealed checkpoints beside `group` that were made after it."""
         return [
