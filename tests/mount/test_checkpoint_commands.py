@@ -310,3 +310,43 @@ def test_users_see_and_commit_their_own(node: Node, run: Path) -> None:
     settled = node.cli("settled", run, "--timeout", "1", uid=BOB)
     assert "secret/" not in settled.out + settled.err
     node.settle()
+
+
+def test_a_flush_that_ends_before_a_checkpoint_is_sealed_timed_out(node: Node, run: Path) -> None:
+    path = run / "global_step5"
+    script = 'mkdir "$0" && echo x > "$0/mp_rank_00_model_states.pt" && echo done && exec cat'
+    with subprocess.Popen(
+        ["sh", "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        # This pointer counts at once only where a sealed sibling has files of the same names.
+        (run / "latest").write_bytes(b"global_step5")
+        result = node.flush(timeout=1)
+        assert result.code == 2
+        assert result.json["unsealed"][0]["path"] == str(path)
+        assert node.cli("commit", path).code == 0
+        node.settle()
+        assert (node.shared / "run" / "latest").read_bytes() == b"global_step5"
+        writer.communicate()
+
+
+def test_a_seal_that_is_stuck(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    device = make_device("shared")
+    node = make_node(shared=device.mountpoint).start()
+    node.expected = [r"checkpoint-1"]
+    path = half(node.mount / "run" / "checkpoint-1")
+    assert node.flush().code == 6
+    with immutable(device.mountpoint / "run"):
+        result = node.cli("commit", path)
+        assert result.code == 3
+        assert "not published: " in result.err
+        assert listed(node) == {"broken": ["checkpoint-1"]}
+        flushed = node.flush()
+        assert flushed.code == 3, flushed.out
+        assert [each["path"] for each in flushed.json["stuck"]] == [str(path)]
+        assert node.cli("settled", node.mount, "--timeout", "30").code == 3
+    assert node.cli("commit", path).code == 0
+    assert listed(node) == {"whole": ["checkpoint-1"]}

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -117,6 +117,9 @@ class CheckpointReport:
                 found.whole.append(self._whole(seen, record, manifest))
                 return
         each = await self._unsealed(seen, record, verdict, known=group is not None)
+        if group is not None and group.seal is not None and group.seal.mark is not None:
+            found.broken.append(replace(each, reason=group.seal.error or "cannot be published"))
+            return
         match None if verdict is None else verdict.decision:
             case Decision.BROKEN:
                 found.broken.append(each)

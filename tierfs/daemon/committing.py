@@ -109,7 +109,7 @@ class CheckpointHandlers:
             self._sort(op, busy, began)
         for group in self._groups(node):
             verdict = group.verdict
-            if group.seal is not None or verdict is None or verdict.will_seal:
+            if group.seal is None and (verdict is None or verdict.will_seal):
                 name = self._report.path_of_directory(group.id)
                 reason = verdict.reason if verdict is not None else "is looked at"
                 busy.sealing.append(Problem(path=name, reason=reason))
@@ -237,8 +237,9 @@ class CheckpointHandlers:
                 seal = group.seal
                 done = await self._rooms.writeback.wait([seal])
                 if done.stuck or done.held or done.open:
-                    reason = self._rooms.backlog.explain(seal, time.monotonic())
-                    return _refused(replace(verdict, reason=reason), path, files)[0], HELD
+                    reason = seal.error or self._rooms.backlog.explain(seal, time.monotonic())
+                    result, _ = _refused(replace(verdict, reason=reason), path, files)
+                    return result, STUCK if done.stuck else HELD
             elif now is not None and now.decision is not Decision.SEAL:
                 if table.get(group.id) is group:
                     table.ask(group, None)

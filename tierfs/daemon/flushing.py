@@ -43,6 +43,12 @@ class _Total:
     dropped: list[tuple[Op, str]] = field(default_factory=list)
     unsealed: list[tuple[Group, Verdict]] = field(default_factory=list)
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether something could have gone on: an op, or a checkpoint that will be sealed."""
+        assert self.last is not None
+        return self.last.timed_out or any(verdict.will_seal for _, verdict in self.unsealed)
+
     def add(self, done: Flushed) -> None:
         self.files += done.committed_files
         self.bytes += done.committed_bytes
@@ -97,7 +103,7 @@ class Flushing:
     ) -> None:  # fmt: skip
         """Each seal lets others go on: pointers, removals that were held."""
         rooms = self._rooms
-        left = ops
+        left, waited_for = ops, set[int]()
         while True:
             for group in self._groups(tops):
                 rooms.fs.sealing.ask(group, processes)
@@ -107,8 +113,9 @@ class Flushing:
             if done.timed_out:
                 return
             seals, total.unsealed = await self._seal(self._groups(tops), processes, deadline)
-            if not seals:
-                return
+            if waited_for.issuperset(seal.row for seal in seals):
+                return  # what is left of them cannot go on
+            waited_for |= {seal.row for seal in seals}
             left = [op for op in (*left, *seals) if op in rooms.backlog]
 
     async def _seal(
@@ -180,11 +187,11 @@ class Flushing:
         held = [(item.op, item.reason) for item in done.held] + total.dropped
         unsealed = [each for each in total.unsealed if each[1].decision is not Decision.BROKEN]
         code = flush_exit_code(
-            timed_out=done.timed_out, stuck=bool(done.stuck), held=bool(held),
+            timed_out=total.timed_out, stuck=bool(done.stuck), held=bool(held),
             unsealed=bool(unsealed), still_open=bool(still_open),
         )  # fmt: skip
         base = FlushResult(
-            exit_code=code, timed_out=done.timed_out, committed_files=total.files,
+            exit_code=code, timed_out=total.timed_out, committed_files=total.files,
             committed_bytes=total.bytes,
         )  # fmt: skip
         return await self._visible(

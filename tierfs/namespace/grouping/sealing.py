@@ -104,6 +104,7 @@ class Sealing:
             facts = await self._facts(group)
         except OSError as error:
             log.info("checkpoint %s: cannot be looked at: %s", os.fsdecode(group.name), error)
+            group.verdict = self._unseen(group, error)
             self._due[group.id] = time.monotonic() + RETRY_SECONDS
             return
         if self._table.get(group.id) is not group or group.seal is not None:
@@ -116,6 +117,13 @@ class Sealing:
             self._seal(group, verdict)
         elif verdict.until_seconds is not None:
             self._due[group.id] = time.monotonic() + verdict.until_seconds + 0.01
+
+    def _unseen(self, group: Group, error: OSError) -> Verdict:
+        """Of `group`, of which nobody knows what is in it: who waits goes on waiting."""
+        return Verdict(
+            decision=Decision.WAIT, profile=self._table.patterns.profile_of(group.name) or "",
+            reason=f"it cannot be looked at: {error}", until_seconds=RETRY_SECONDS, will_seal=True,
+        )  # fmt: skip
 
     def _seal(self, group: Group, verdict: Verdict) -> None:
         core = self._core
