@@ -298,3 +298,26 @@ def test_what_leaves_a_checkpoint_before_its_name_is_removed(node: Node) -> None
     node.settle()
     assert (node.shared / "run" / "kept.pt").read_bytes() == f"old {FILES[1]}".encode()
     assert sorted(os.listdir(node.shared / "run" / "checkpoint-1")) == [FILES[0], FILES[2]]
+
+
+def test_another_node_finishes_the_seal_of_a_dead_one(make_node: Callable[..., Node]) -> None:
+    """Where names cannot be exchanged, one is free for a moment: whoever looks then puts it right.
+
+    The old checkpoint was taken away, and the new one has not its name yet.
+    """
+    node = make_node()
+    node.settings["supervisor"] = False
+    node.start()
+    one(node.mount / "run")
+    node.settle()
+    assert node.umount().code == 0
+    node.environment["TIERFS_TEST_FAULT"] = "seal.exchange:1:EINVAL,seal.rename:1:kill"
+    node.start()
+    save(node.mount / "run", 1, "new")
+    node.flush(timeout=20)
+    wait_until(lambda: not node.is_alive(), "the daemon to die")
+    assert not (node.shared / "run" / "checkpoint-1").exists()
+    other = make_node("b").start()
+    seen = other.mount / "run" / "checkpoint-1" / FILES[0]
+    assert seen.read_bytes() == f"new {FILES[0]}".encode()
+    assert os.listdir(node.shared / "run") == ["checkpoint-1"]

@@ -60,6 +60,9 @@ def test_it_is_readable_by_name_and_can_be_made_again(node: Node) -> None:
         "model.safetensors", "trainer_state.json",
     ]  # fmt: skip
     assert list(quarantined(node)) == ["run/.staging_checkpoint-1/optimizer.pt"]
+    node.settings["incomplete_keep"] = 0
+    node.restart()
+    wait_until(lambda: not quarantined(node), "the quarantine to be emptied")
 
 
 def test_mkdir_of_a_listed_one_says_that_it_is_there(node: Node) -> None:

@@ -186,6 +186,7 @@ def _assemble(
             watermark=settings.watermark,
             reserve=settings.passthrough_reserve,
             group_settle=settings.group_settle,
+            incomplete_keep=settings.incomplete_keep,
             keep_last=settings.keep_last,
             keep_every=settings.keep_every,
         ),

@@ -7,6 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tierfs.config import NO_PROFILE, GroupRule
+from tierfs.model import staging_name
+
+NAME_BYTES = 255
+"""The longest name (NAME_MAX): what leaves no room for the prefix of its staging is no checkpoint.
+"""
 
 BUILT_IN = (
     GroupRule(r"^checkpoint_step_\d+$", "checkpoint_step"),
@@ -42,6 +47,8 @@ class Patterns:
 
     def rule_of(self, name: bytes) -> GroupRule | None:
         """The rule that decides about the directory name `name`; None: no pattern matches it."""
+        if len(staging_name(name)) > NAME_BYTES:
+            return None
         # Not match(): `$` is content with a newline behind it.
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(name)), None)
 

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 VICTIMS = 64
 
+SWEEP_SECONDS = 3600.0
+"""How often trash and quarantine are looked through."""
+
 
 class Chores:
     """A queue of small jobs, and a clock that ticks.
@@ -94,6 +97,7 @@ class Chores:
             nursery.start_soon(self._core.closing.run)
             nursery.start_soon(self._core.closing_shared.run)
             nursery.start_soon(self._sweep_orphans)
+            nursery.start_soon(self._sweep_put_away)
 
     async def _jobs(self) -> None:
         async for job in self._receive:
@@ -157,6 +161,17 @@ class Chores:
             obj.clean = False  # its last user removes it
         else:
             await core.local(core.store.remove, record.object)
+
+    async def _sweep_put_away(self) -> None:
+        """Deletes on the shared tier what has been in quarantine for long enough, now and then."""
+        shared, keep = self._core.shared, self._core.settings.incomplete_keep
+        while True:
+            for sweep in (shared.sweep_trash, shared.sweep_quarantine):
+                try:
+                    await self._core.on_shared(sweep, keep)
+                except OSError as error:
+                    log.info("sweeping trash and quarantine: %s", error)
+            await trio.sleep(SWEEP_SECONDS)
 
     async def _sweep_orphans(self) -> None:
         """Removes objects that a killed daemon left and no row names."""

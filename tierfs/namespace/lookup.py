@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Locatio
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
 from tierfs.shared import staging_name
+
+log = logging.getLogger(__name__)
 
 TIER_FAILURES = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENODEV, errno.ENXIO})
 """What a file system says that does not answer, as against one that has nothing there."""
@@ -104,9 +107,23 @@ class Lookup:
             names_there.insert(0 if name in state.unsealed else 1, staging_name(name))
         for there in names_there:
             found = await core.at(state.id, core.shared.lookup_staged, there)
-            if found is not None:
-                return found, there
+            if found is None:
+                continue
+            if there != name and await self._finish_seal(state, name):
+                return await core.at(state.id, core.shared.lookup_staged, name), name
+            return found, there
         return None, name
+
+    async def _finish_seal(self, state: DirectoryState, name: Name) -> bool:
+        """Whether a member died while it published the checkpoint `name`, and it is there now."""
+        core = self._core
+        if name in state.unsealed:
+            return False  # looked at before, or of this member
+        try:
+            return await core.at(state.id, core.shared.finish_any_seal, name)
+        except OSError as error:
+            log.info("checkpoint %s: %s", os.fsdecode(name), error)
+            return False
 
     def in_overlay(self, state: DirectoryState, name: Name) -> Node | None:
         """The node that the overlay has under `name`; ENOENT for a whiteout; None: ask further."""

@@ -16,6 +16,7 @@ class NamespaceSettings:
         watermark: share of the local tier above which clean copies are evicted.
         reserve: share of the local tier that is kept from writes past the daemon.
         group_settle: how long nothing may change in a checkpoint until it is quiet there.
+        incomplete_keep: how long what nobody removed stays in quarantine.
         keep_last, keep_every: which sealed checkpoints stay (`groups.retention`); 0: all.
     """
 
@@ -25,5 +26,6 @@ class NamespaceSettings:
     watermark: float = 0.85
     reserve: float = 0.05
     group_settle: float = 30.0
+    incomplete_keep: float = 7 * 24 * 3600.0
     keep_last: int = 0
     keep_every: int = 0

@@ -37,6 +37,12 @@ def test_no_group(name: str) -> None:
     assert Patterns().profile_of(name.encode()) is None
 
 
+def test_a_name_that_is_too_long_to_be_staged_is_no_checkpoint() -> None:
+    longest = "checkpoint-" + "1" * (255 - len(".staging_checkpoint-"))
+    assert Patterns().profile_of(longest.encode()) == "hf-trainer"
+    assert Patterns().profile_of(f"{longest}1".encode()) is None
+
+
 @pytest.mark.parametrize(
     "name", [b"checkpoint-4\n", b"\ncheckpoint-4", b"checkpoint-\xff", "step_\u0664".encode(), b""]
 )
