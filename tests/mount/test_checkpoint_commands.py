@@ -350,3 +350,24 @@ def test_a_seal_that_is_stuck(
         assert node.cli("settled", node.mount, "--timeout", "30").code == 3
     assert node.cli("commit", path).code == 0
     assert listed(node) == {"whole": ["checkpoint-1"]}
+
+
+def test_what_a_lost_node_was_writing_is_seen_and_published_on_another(
+    make_node: Callable[..., Node],
+) -> None:
+    lost, other = make_node("a").start(), make_node("b").start()
+    half(lost.mount / "run" / "checkpoint-1")
+    assert lost.flush().code == 6
+    member = lost.status()["member"]
+    assert lost.umount("--force").code == 0
+    assert os.listdir(other.mount / "run") == []
+    (seen,) = other.cli("checkpoints", other.mount, "--json").json["in_flight"]
+    assert (seen["files"], seen["bytes"], seen["members"]) == (1, 20, [member])
+    path = other.mount / "run" / "checkpoint-1"
+    explained = other.cli("doctor", "--profile", path, "--json").json
+    assert [each["path"] for each in explained["files"]] == [f"{path}/adapter_config.json"]
+    assert other.cli("commit", path, "--expect", "1").code == 0
+    assert listed(other) == {"whole": ["checkpoint-1"]}
+    assert os.listdir(other.shared / "run") == ["checkpoint-1"]
+    assert listed(lost.start()) == {"whole": ["checkpoint-1"]}
+    lost.settle()

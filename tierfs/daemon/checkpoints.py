@@ -155,7 +155,7 @@ class CheckpointReport:
         self, seen: Seen, record: Record | None, verdict: Verdict | None, *, known: bool
     ) -> Checkpoint:
         files, size, opened = self._pending(seen.directory)
-        staged = await self._staged(seen.directory)
+        staged = await self._staged(seen)
         members = {self._rooms.store.member} if known else set()
         reason = "is being published"
         if record is not None:
@@ -173,13 +173,16 @@ class CheckpointReport:
             broken_files=() if verdict is None else verdict.files,
         )  # fmt: skip
 
-    async def _staged(self, directory: ObjectId) -> list[int]:
+    async def _staged(self, seen: Seen) -> list[int]:
         """The sizes of the files of an unsealed checkpoint that the shared tier has."""
         core = self._rooms.fs.core
-        if not core.places.exists(directory):
-            return []
         try:
-            found = await core.at(directory, core.shared.walk)
+            if core.places.exists(seen.directory):
+                found = await core.at(seen.directory, core.shared.walk)
+            elif seen.place is not None:
+                found = await core.on_shared(core.shared.walk, seen.place)
+            else:
+                return []
         except DirectoryGone:
             return []
         return [each.size for each in found if each.kind is not Kind.DIRECTORY]

@@ -11,6 +11,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import DirectoryState, Node
+from tierfs.shared import Place
 
 _GONE = frozenset({errno.ENOENT, errno.ESTALE})
 
@@ -21,12 +22,14 @@ class Seen:
 
     Attributes:
         path: names from the root of the mount.
+        place: where it stood on the shared tier; None: not there yet.
         unsealed: its files are not published.
         moving: it is a directory that was renamed to this name, and that is not committed.
     """
 
     path: tuple[Name, ...]
     directory: ObjectId
+    place: Place | None
     attributes: Attributes
     unsealed: bool
     moving: bool
@@ -117,7 +120,8 @@ class Survey:
             op.kind is OpKind.RENAME for op in core.backlog.ops_of_object(directory)
         )
         path = core.tree.path(directory)
-        found.append(Seen(path, directory, attributes, unsealed, moving))
+        place = core.places.place(directory) if core.places.exists(directory) else None
+        found.append(Seen(path, directory, place, attributes, unsealed, moving))
 
     def _keep(self, node: Node) -> Node:
         """`node` stays known until it is forgotten again."""
