@@ -17,6 +17,7 @@ from tierfs.cli import (
     mount,
     output,
     reload,
+    salvage,
     settings,
     status,
     umount,
@@ -46,7 +47,7 @@ def cli() -> None:
 
     Exit codes: 0 done; 1 usage, no daemon, refused; of flush and umount also 2 timed out, 3 stuck,
     4 still open for writing, 5 held, 6 a checkpoint is not published (also of commit); of settled
-    2 and 3; of verify 3 differs.
+    2 and 3; of verify 3 differs; of salvage 3 something was kept beside.
     """
 
 
@@ -66,6 +67,7 @@ for command in (
     files.accept,
     files.discard,
     verify.verify,
+    salvage.salvage,
     settings.config,
 ):
     cli.add_command(command)

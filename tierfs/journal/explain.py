@@ -8,8 +8,8 @@ from pathlib import Path
 from tierfs.errors import JournalError
 
 _SALVAGE = (
-    "the objects beside it still hold every file under its name (docs/FORMAT.md, Salvage): keep "
-    "this directory, and mount with another local tier"
+    "the objects beside it still hold every file under its name: keep this directory, bring them "
+    "to the shared tier with: tierfs salvage LOCAL --shared DIR, and mount with another local tier"
 )
 _ADVICE = {
     sqlite3.SQLITE_CORRUPT: f"it is damaged; {_SALVAGE}",

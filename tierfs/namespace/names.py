@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -333,8 +334,9 @@ class Names:
             op = self._move(old, old_name, new, new_name, node, target)
         await self._core.journal.post().written()
         obj = node.object
-        if op.kind in FOLDED and obj is not None and obj.content is not Content.NONE:
-            with self._core.holding(obj):
+        if obj is not None and obj.content is not Content.NONE:
+            # also where the name waits behind what is being sent: salvage has nothing but labels
+            with self._core.holding(obj), contextlib.suppress(FileNotFoundError):
                 await self._core.local(self._core.store.relabel, obj.id, new.id, new_name)
         if not op.is_open and op.state is not OpState.CLOSED:
             self._core.writeback.submit(op)

@@ -73,6 +73,18 @@ class Mending(Quarantine):
         self.forget_marker(staged.row, staged.beside)
         return kept
 
+    def kept_already(self, path: bytes, size: int, mtime_ns: int) -> str | None:
+        """Where the quarantine has a version of `path` with this size and mtime; None: nowhere."""
+        for each in self.quarantined():
+            if each.path != path:
+                continue
+            here, name = os.path.split(os.path.relpath(each.shown, self.root))
+            with self.opened(Place(os.fsencode(here))) as directory:
+                st = self.system.stat_at("mend.stat", directory, os.fsencode(name))
+            if (st.st_size, st.st_mtime_ns) == (size, mtime_ns):
+                return each.shown
+        return None
+
     def knows_member(self, member: str) -> bool:
         """Whether the local tier `member` was ever mounted with this shared tier."""
         try:
