@@ -139,3 +139,42 @@ def test_a_worker_that_is_replaced_changes_nothing(node: Node) -> None:
     ]  # fmt: skip
     assert (node.shared / "checkpoint-1" / "model.safetensors").read_bytes() == b"before"
     assert quarantined(node) == {}
+
+
+def test_one_that_loses_its_end_marker_is_whole_no_more(node: Node) -> None:
+    """It is unsealed first, so that nothing elsewhere takes for whole what is being edited."""
+    run = node.mount / "run"
+    folder = run / "checkpoint-1"
+    folder.mkdir(parents=True)
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        (folder / name).write_bytes(b"one")
+    node.settle()
+    (folder / "optimizer.pt").unlink()
+    (folder / "trainer_state.json").unlink()
+    assert node.flush().code == 6
+    assert os.listdir(node.shared / "run") == [".staging_checkpoint-1"]
+    assert os.listdir(node.shared / "run" / ".staging_checkpoint-1") == ["model.safetensors"]
+    assert os.listdir(folder) == ["model.safetensors"]
+    node.restart()
+    assert os.listdir(folder) == ["model.safetensors"]
+    (folder / "trainer_state.json").write_bytes(b"two")
+    node.settle()
+    assert sorted(os.listdir(node.shared / "run" / "checkpoint-1")) == [
+        "model.safetensors", "trainer_state.json",
+    ]  # fmt: skip
+    assert quarantined(node) == {}
+
+
+def test_other_files_of_a_sealed_one_are_removed_in_place(node: Node) -> None:
+    folder = node.mount / "checkpoint-1"
+    folder.mkdir()
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        (folder / name).write_bytes(b"one")
+    node.settle()
+    before = (node.shared / "checkpoint-1").stat().st_ino
+    (folder / "optimizer.pt").unlink()
+    node.settle()
+    assert (node.shared / "checkpoint-1").stat().st_ino == before
+    assert sorted(os.listdir(node.shared / "checkpoint-1")) == [
+        "model.safetensors", "trainer_state.json",
+    ]  # fmt: skip

@@ -201,6 +201,7 @@ def _assemble(
             full_hold=settings.full_hold,
         ),
         fs.outcomes, is_group=lambda name: patterns.profile_of(name) is not None,
+        edit=core.groups.edit,
         local_threads=pools.local,
     )  # fmt: skip
     goes_on = succession is not None and succession.device is not None

@@ -7,10 +7,11 @@ from tierfs.groups.explain import rules_met
 from tierfs.groups.facts import Decision, Expect, Facts, Found, Verdict
 from tierfs.groups.judge import judge
 from tierfs.groups.patterns import Patterns, number_of
-from tierfs.groups.profiles import PROFILES, Profile, in_force
+from tierfs.groups.profiles import END_MARKERS, PROFILES, Profile, in_force
 from tierfs.groups.writers import UNKNOWN, Process, State, Writers, flush_may_seal, followed, listed
 
 __all__ = [
+    "END_MARKERS",
     "PROFILES",
     "UNKNOWN",
     "Decision",

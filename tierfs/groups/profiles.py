@@ -119,6 +119,10 @@ PROFILES = {
 """Every profile by its name."""
 
 
+END_MARKERS = frozenset(p.end_marker.encode() for p in PROFILES.values() if p.end_marker)
+"""What calls some checkpoint whole: without it, it is none any more."""
+
+
 def in_force(proposed: str, names: Iterable[bytes]) -> Profile:
     """The profile of a checkpoint whose name proposes `proposed` and that holds `names`.
 

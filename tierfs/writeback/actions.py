@@ -51,11 +51,13 @@ class Actions:
         stager: Stager,
         removals: Removals,
         is_group: Callable[[Name], bool],
+        edit: Callable[[ObjectId], bool],
     ) -> None:
         self._rooms = rooms
         self._stager = stager
         self._removals = removals
         self._is_group = is_group
+        self._edit = edit
         self._times = DirectoryTimes(rooms.backlog)
         self._late_send, self._late = trio.open_memory_channel[Due](math.inf)
 
@@ -156,6 +158,7 @@ class Actions:
             case OpKind.LINK:
                 return await self._change_names(op, steps.link)
             case OpKind.UNLINK | OpKind.RMDIR:
+                self._check_edit(op)
                 return await self._change_names(op, steps.remove)
             case OpKind.SETATTR:
                 return await self._set_attributes(op)
@@ -233,6 +236,13 @@ class Actions:
         if op.kind in (OpKind.RENAME, OpKind.LINK):
             raise NothingToDo("what it names was never committed")
         return Applied(None)
+
+    def _check_edit(self, op: Op) -> None:
+        """Raise NotYet if the sealed checkpoint of `op` is to be unsealed before it is edited."""
+        if op.kind is not OpKind.UNLINK or op.group is None:
+            return
+        if not self._rooms.backlog.is_going((op.group,)) and self._edit(op.group):
+            raise NotYet
 
     async def _seal(self, op: Op) -> Applied:
         going = self._rooms.backlog.removal_of(op.parent, op.name)

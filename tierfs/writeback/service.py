@@ -59,7 +59,8 @@ class WriteBack:
 
     All methods belong to the trio thread. `clock` is monotonic and must be the clock that every
     other user of `backlog` passes as `now`. `is_group`: whether a directory of that name is a
-    checkpoint, if it lies in none. `on_outcome` is called in the synchronous step that
+    checkpoint, if it lies in none. `edit`: unseals a checkpoint whose end marker is about to be
+    removed, if it must be. `on_outcome` is called in the synchronous step that
     ends an op, after `backlog.remove`; the changes it returns are posted to the journal in the
     same post as those of this room.
 
@@ -78,6 +79,7 @@ class WriteBack:
         on_outcome: Callable[[Outcome], Sequence[Change]],
         *,
         is_group: Callable[[Name], bool] = lambda name: False,
+        edit: Callable[[ObjectId], bool] = lambda group: False,
         local_threads: Pool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,7 +92,7 @@ class WriteBack:
         self._syncer = Syncer(self._rooms, self.pace, self.wake, self._marked)
         self._stager = Stager(self._rooms)
         self.removals = Removals(self._rooms, settings, lambda: self._retries.met(FULL))
-        self._actions = Actions(self._rooms, self._stager, self.removals, is_group)
+        self._actions = Actions(self._rooms, self._stager, self.removals, is_group, edit)
         self._recovery = Recovery(self._rooms, self._actions, settings)
         self._flushes = Flushes(self._rooms, self._stager, settings)
         self._wakeup = trio.Event()

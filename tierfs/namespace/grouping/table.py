@@ -11,7 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tierfs.groups import UNKNOWN, Decision, Patterns, Process, State, Verdict, Writers, listed
+from tierfs.groups import (
+    END_MARKERS,
+    UNKNOWN,
+    Decision,
+    Patterns,
+    Process,
+    State,
+    Verdict,
+    Writers,
+    listed,
+)
 from tierfs.journal import Change, DropDirectory, DropGroup, Journal, SaveDirectory, SaveGroup
 from tierfs.model import (
     ROOT,
@@ -222,6 +232,22 @@ class GroupTable:
         if process:
             group.writers.wrote(self._follow(process))
             self._save(group)
+
+    def edit(self, sealed: ObjectId) -> bool:
+        """What was removed from the checkpoint `sealed` is about to be removed from its files.
+
+        True: its end marker is among that, so it is to be unsealed first.
+        """
+        removed = [op for op in self._backlog.under(sealed) if op.kind is OpKind.UNLINK]
+        if not any(op.parent == sealed and op.name in END_MARKERS for op in removed):
+            return False
+        since = self._journal.next_number()
+        self.reopen(sealed, Reopen.WHOLE)
+        self._enlist(GroupRecord(sealed, self._journal.next_number()), since)
+        for op in list(self._backlog.under(sealed)):
+            self.note(op)
+            self._backlog.update(op)
+        return True
 
     def enter(self, directory: ObjectId, process: int, *, wrote: bool = True) -> None:
         """`process` is about to write in `directory`, or to make a directory there.
