@@ -24,7 +24,7 @@ from tierfs.shared import ManifestLine, Record
 
 WALK_THREADS = 2
 SIZE_SECONDS = 2.0
-"""How long a status waits to learn what a held removal would free."""
+"""How long an answer waits to learn what held removals will free."""
 
 
 @dataclass(slots=True)
@@ -86,9 +86,10 @@ class CheckpointReport:
 
     async def removals(self, held: Iterable[tuple[Op, str]]) -> list[Removal]:
         """What is to be told of these held removals."""
+        deadline = trio.current_time() + SIZE_SECONDS
         return [
             Removal(
-                path=self._report.path_of(op), reason=reason, bytes=await self._size(op),
+                path=self._report.path_of(op), reason=reason, bytes=await self._size(op, deadline),
                 held_seconds=round(max(0.0, (time.time_ns() - op.timestamp_ns) / 1e9), 3),
             )
             for op, reason in held
@@ -198,11 +199,11 @@ class CheckpointReport:
 
     # -- what a removal frees ----------------------------------------------------------------------
 
-    async def _size(self, op: Op) -> int | None:
-        if op.row in self._sizes:
-            return self._sizes[op.row]
+    async def _size(self, op: Op, deadline: float) -> int | None:
+        if op.row in self._sizes or trio.current_time() >= deadline:
+            return self._sizes.get(op.row)
         shared, place = self._rooms.shared, self._rooms.fs.core.places.place(op.object)
-        with trio.move_on_after(SIZE_SECONDS):
+        with trio.move_on_at(deadline):
             try:
                 found = await trio.to_thread.run_sync(
                     shared.walk, place, limiter=self._walks, abandon_on_cancel=True
