@@ -237,15 +237,17 @@ def test_directory_made_again_is_empty(tree: Tree) -> None:
 
 
 def test_rmtree_of_a_checkpoint(tree: Tree) -> None:
-    checkpoint = tree / "checkpoint-1"
-    (checkpoint / "optimizer_0").mkdir(parents=True)
-    for shard in range(4):
-        (checkpoint / "optimizer_0" / f"__{shard}_0.distcp").write_bytes(bytes(1000))
-    (checkpoint / "optimizer_0" / ".metadata").write_bytes(b"m")
-    (checkpoint / "trainer_state.json").write_bytes(b"{}")
+    """Beside a whole one: the last would be held on the shared tier."""
+    for step in (1, 2):
+        weights = tree / f"checkpoint-{step}" / "pytorch_model_fsdp_0"
+        weights.mkdir(parents=True)
+        for shard in range(4):
+            (weights / f"__{shard}_0.distcp").write_bytes(bytes(1000))
+        (weights / ".metadata").write_bytes(b"m")
+        (tree / f"checkpoint-{step}" / "trainer_state.json").write_bytes(b"{}")
     tree.commit_here()
-    shutil.rmtree(checkpoint)
-    assert names(tree.path) == []
+    shutil.rmtree(tree / "checkpoint-1")
+    assert names(tree.path) == ["checkpoint-2"]
 
 
 def test_rmtree_while_others_read(tree: Tree) -> None:
