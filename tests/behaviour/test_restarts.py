@@ -40,7 +40,7 @@ def _known(machine: Machine) -> st.SearchStrategy[str]:
 def _fresh(machine: Machine) -> st.SearchStrategy[str]:
     model = machine.model
     places = ["", *sorted(path + "/" for path in model.at if model.is_directory(path))]
-    return st.builds("".join, st.tuples(st.sampled_from(places), NAMES))
+    return st.builds("".join, st.tuples(st.sampled_from(places), machine.names))
 
 
 KNOWN = st.runner().flatmap(_known)
@@ -144,6 +144,7 @@ class Machine(RuleBasedStateMachine):
     """Calls on a file system object and on the model."""
 
     devices: tuple[LoopDevice, LoopDevice]
+    names = NAMES
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +168,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.restart(held=False)
-            self.direct.settle()
+            self.finish()
             self.check(self.direct)
             self.check(OsCalls(self.direct.shared))
             self.direct.drop_caches()
@@ -179,6 +180,10 @@ class Machine(RuleBasedStateMachine):
             self.direct.stop()
             for folder in self.folders:
                 shutil.rmtree(folder)
+
+    def finish(self) -> None:
+        """Bring all to the shared tier."""
+        self.direct.settle()
 
     @rule(path=FRESH, content=st.binary(max_size=3))
     def write(self, path: str, content: bytes) -> None:
