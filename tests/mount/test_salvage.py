@@ -196,6 +196,32 @@ def test_a_checkpoint_that_is_not_whole_is_not_published(
     ]
 
 
+def test_a_whole_checkpoint_gets_no_file_of_the_next_generation(
+    make_node: Callable[..., Node], device: LoopDevice
+) -> None:
+    node = make_node(shared=device.mountpoint).start()
+    whole = node.mount / "checkpoint-5"
+    whole.mkdir()
+    for name in ("one.bin", "two.bin"):
+        write(whole / name, b"first" * 1000)
+    node.settle()
+    stands = node.shared / "checkpoint-5"
+    before = listed(stands)
+    assert len(before) == 2
+    with frozen(device):
+        write(whole / "one.bin", b"later" * 1000, LONG_AGO + 2_000_000_000)
+        write(whole / "three.bin", b"later" * 1000)
+        node.kill()
+    node.close()
+    lose_journal(node, "deleted")
+    result = salvage(node)
+    assert result.code == 3
+    kept = {each["path"]: each for each in result.json["beside"]}
+    assert set(kept) == {"checkpoint-5/one.bin", "checkpoint-5/three.bin"}, result.out
+    assert "is whole" in kept["checkpoint-5/one.bin"]["why"]
+    assert listed(stands) == before
+
+
 def test_refusals(node: Node, tmp_path: Path) -> None:
     used = salvage(node)
     assert used.code == 1

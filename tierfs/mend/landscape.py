@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from tierfs.groups import Patterns
 from tierfs.model import Kind, ObjectId
 from tierfs.shared import TRASH_PATH, Found, Place, SharedTier, unstaged_name
 
@@ -48,6 +49,15 @@ class Landscape:
                         found.add_staged(tier, path)
                         todo.append(path)
         return found
+
+    def sealed(self, path: bytes, patterns: Patterns) -> bytes | None:
+        """The checkpoint under its final name that `path` lies in; None: it lies in none."""
+        names = path.split(b"/")[:-1]
+        top = patterns.top(names)
+        if top is None or any(unstaged_name(name) is not None for name in names[:top]):
+            return None
+        found = b"/".join(names[: top + 1])
+        return found if found in self.entries else None
 
     def add(self, entry: Found) -> None:
         """Another entry; what is staged comes after what is not."""

@@ -69,9 +69,11 @@ def salvage(local: Path, shared: Path, into: bytes | None, *, all_closed: bool) 
         try:
             with tiers.written_to(shared, survey.member) as tier:
                 landscape = Landscape.of(tier)
-                claims = sort_out(list(survey.objects()), landscape, Patterns())
+                patterns = Patterns()
+                claims = sort_out(list(survey.objects()), landscape, patterns)
                 doubtful_ns = claims.last_ns + (1 if all_closed else -DOUBT_NS)
-                return _Salvage(system, tier, survey, landscape, into).run(claims, doubtful_ns)
+                work = _Salvage(system, tier, survey, landscape, patterns, into)
+                return work.run(claims, doubtful_ns)
         finally:
             store.close()
 
@@ -79,13 +81,14 @@ def salvage(local: Path, shared: Path, into: bytes | None, *, all_closed: bool) 
 class _Salvage:
     def __init__(
         self, system: OS, tier: SharedTier, survey: Survey, landscape: Landscape,
-        into: bytes | None,
+        patterns: Patterns, into: bytes | None,
     ) -> None:  # fmt: skip
         self._system = system
         self._tier = tier
         self._survey = survey
         self._landscape = landscape
         self._into = into
+        self._patterns = patterns
         self._rows = itertools.count(tiers.FIRST_ROW)
         self._done = Salvaged()
         self._trouble: list[bytes] = []
@@ -118,6 +121,8 @@ class _Salvage:
         fate, why = self._judge_link(claim) if is_link else self._judge(claim, doubtful_ns)
         if fate is Fate.COMMIT and (trouble := self._holding(claim)) is not None:
             fate, why = Fate.BESIDE, f"held: it speaks of {_shown(trouble)}, which is not whole"
+        if fate is Fate.COMMIT and (whole := self._landscape.sealed(claim.path, self._patterns)):
+            fate, why = Fate.BESIDE, f"held: {_shown(whole)} is whole and would be changed"
         if fate is Fate.SAME:
             self._done.same += 1
         elif fate is Fate.BESIDE:
@@ -179,6 +184,8 @@ class _Salvage:
     # -- bringing ---------------------------------------------------------------------------------
 
     def _make_directory(self, path: bytes, seen: Seen) -> None:
+        if self._landscape.sealed(path, self._patterns) is not None:
+            return  # what is in it is kept beside
         folder, name = os.path.split(path)
         with self._survey.opened(seen.id) as fd:
             xattrs = self._survey.xattrs(fd)
