@@ -57,11 +57,13 @@ def test_pointer_is_held_after_a_restart_while_what_it_names_is_stuck(
     make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> None:
     tier = make_device("slow")
-    node = make_node(shared=tier.mountpoint).start()
+    node = make_node(shared=tier.mountpoint)
+    node.settings["group_settle"] = 1
+    node.start()
     node.expected.append(r"immutable|not permitted|stuck")
     (node.mount / "global_step1").mkdir()
-    node.settle()
-    with immutable(tier.mountpoint / "global_step1"):
+    assert node.flush().code == 6
+    with immutable(tier.mountpoint / ".staging_global_step1"):
         (node.mount / "global_step1" / "mp_rank_00_model_states.pt").write_bytes(b"x" * MIB)
         (node.mount / "latest").write_bytes(b"global_step1")
         wait_until(lambda: node.status()["stuck"], "the shard to be stuck")
@@ -72,3 +74,4 @@ def test_pointer_is_held_after_a_restart_while_what_it_names_is_stuck(
         assert not (tier.mountpoint / "latest").exists()
     node.settle()
     assert (tier.mountpoint / "latest").read_bytes() == b"global_step1"
+    assert os.listdir(tier.mountpoint / "global_step1") == ["mp_rank_00_model_states.pt"]
