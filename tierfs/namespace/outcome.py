@@ -15,6 +15,7 @@ from tierfs.model import OLDER, STAGED, CleanRecord, Name, ObjectId, Op, OpKind,
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.clock import SETTLE_SECONDS
 from tierfs.namespace.core import Core
+from tierfs.namespace.grouping.leaving import sealed_meanwhile
 from tierfs.namespace.nodes import Entry, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.writeback import Outcome, OutcomeKind
@@ -281,10 +282,13 @@ class Outcomes:
         if not committed:
             return
         groups.end(op.object)
+        sealed_meanwhile(self._core, op)
         groups.sealed(op.parent)
         state = self._tree.directories.get(op.parent)
         entry = state.entries.get(op.name) if state is not None else None
-        if state is not None and entry is not None and entry.object is None:
+        if state is None or entry is None or entry.object is not None:
+            return
+        if entry.op.object != op.object:
             state.drop(op.name)  # what is being removed under that name stands elsewhere now
 
     def _learn(self, entry: Entry, op: Op, left: int | None) -> list[Change]:

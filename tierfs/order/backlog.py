@@ -142,6 +142,11 @@ class Backlog(Lookups):
         if seen[1][:2] != item.seen[1][:2]:
             self._hold_open_files_before(item)
 
+    def sealed_around(self, op: Op) -> None:
+        """The checkpoint that `op` lies in was sealed after it was issued: `op.group` says so."""
+        self.update(op)
+        self._holds.begin(self._items[op.row])
+
     def done_with(self, op: Op) -> None:
         """The worker that took `op` gives it back: staged, or failed."""
         item = self._items[op.row]

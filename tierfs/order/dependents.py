@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tierfs.model import Mark, Op, OpKind, Reopen
+from tierfs.model import Mark, Op, OpKind
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item, rebuilds
 from tierfs.order.passing import inside_replaced, passes
@@ -82,18 +82,17 @@ class Dependents:
             yield from self._after_commit_unlink(item)
         if facts.out or not facts.counted:
             return
-        if not item.is_removal:
-            yield from self._written_again(item)
+        yield from self._made_anew(item)
         if facts.is_large and not facts.placement.is_log:
             yield from self._in.small.after(facts.parent, facts.rank)
         if facts.placement.negative is not None:
             yield from self._after_negative(item)
 
-    def _written_again(self, item: Item) -> Iterator[Item]:
-        """The REOPENs after it of an unlisted checkpoint around it."""
+    def _made_anew(self, item: Item) -> Iterator[Item]:
+        """The REOPENs after it of a checkpoint around it."""
         for directory in item.facts.directories:
             for found in self._in.rebuilders.after(directory, item.facts.rank):
-                if found.op.kind is OpKind.REOPEN and found.op.flags == Reopen.UNLISTED:
+                if found is not item and found.op.kind is OpKind.REOPEN:
                     yield found
 
     def _after_negative(self, item: Item) -> Iterator[Item]:

@@ -4,8 +4,8 @@ The waiting relation has no cycle. Every item has a rank and a position, rank <=
 differ only for a PUT that is not ordered, whose rank is its first FLUSH. Each wait leads to a lower
 rank:
 
-* cover, larger file, negative name, content of a removed directory, commit name's unlink: the rule
-  asks for a rank below the waiting item's rank;
+* cover, larger file, negative name, content of a directory that is removed or reopened, commit
+  name's unlink: the rule asks for a rank below the waiting item's rank;
 * same name or object, MKDIR of the parent: the item waited for has a lower position, so a lower
   rank too; and a floating PUT that waits for something above its first FLUSH gives that place up
   (it is *lifted*: rank = position).
@@ -20,8 +20,8 @@ Checkpoints add three kinds of op and one kind of op that goes nowhere:
 * REOPEN, TRASH (*rebuilders*): what lies inside their directory waits for those of a lower
   position, in the same way as for its MKDIR; a floating PUT is lifted above them. Removals issued
   before are moved behind them, on the same terms as behind a commit name.
-* REOPEN of a checkpoint that dead writers left waits for what they saved in it, by rank: all that
-  is in it then counts no more.
+* REOPEN waits for what was issued before in its checkpoint, by rank: what is in it then goes into
+  the next generation, or, where dead writers left it, counts no more.
 * SEAL is ordered, but stands just before the oldest pointer to its directory: that pointer waits
   for the SEAL, by its cover. It only stands there if everything that it waits for by name, object
   or parent stands before that pointer too. Else it keeps its number, and the pointers before it are
@@ -52,7 +52,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tierfs.model import Mark, Name, ObjectId, Op, OpKind, Phase, Reopen
+from tierfs.model import Mark, Name, ObjectId, Op, OpKind, Phase
 from tierfs.order.blocked import Reason
 from tierfs.order.classify import Klass, Placement
 from tierfs.order.indexes import Indexes
@@ -308,13 +308,10 @@ class Rules:
         return None
 
     def _by_class(self, item: Item, latest: bool) -> Wait | None:
-        if item.op.kind is OpKind.RMDIR:
+        if item.op.kind in (OpKind.RMDIR, OpKind.REOPEN):
             found = self._content(item, latest)
             if found is not None:
                 return found
-        if item.op.kind is OpKind.REOPEN and item.op.flags == Reopen.UNLISTED:
-            saved = self._in.saves.before(item.facts.object, item.facts.position, latest=latest)
-            return None if saved is None else Wait(Reason.EARLIER, saved)
         klass = item.facts.placement.klass
         if klass is Klass.SMALL:
             large = self._in.large.before(item.facts.parent, item.facts.rank, latest=latest)
@@ -324,9 +321,14 @@ class Rules:
         return None
 
     def _content(self, item: Item, latest: bool) -> Wait | None:
-        """What lies in the directory that `item` removes."""
+        """What lies in the directory that `item` removes, or makes anew from what is in it.
+
+        The new generation is written in spite of what is marked in the one before.
+        """
         inside, position = item.facts.object, item.facts.position
-        indexes = self._in.removals, self._in.dead_removals, self._in.saves, self._in.dead_saves
+        indexes = [self._in.removals, self._in.saves]
+        if item.op.kind is OpKind.RMDIR:
+            indexes += [self._in.dead_removals, self._in.dead_saves]
         for index in indexes:
             found = index.before(inside, position, latest=latest)
             if found is not None:

@@ -126,6 +126,10 @@ class Promises:
             inside = other.object in (*op.scope, *op.scope2)
             if rebuilds and inside and not self._world.backlog.is_held(other):
                 assert items[other.row].facts.position > position, f"{op} before {other}"
+            if op.kind is OpKind.REOPEN and op.object in (*other.scope, *other.scope2):
+                excused = other.kind in TAKING or other.mark is not None
+                excused = excused or self._leads_to_unsealed(other)
+                assert excused or not self._before(other, op), f"{op} without {other}"
 
     def _is_movable(self, unlink: Op) -> bool:
         """Whether nothing issued between needs `unlink` where it is."""

@@ -314,9 +314,8 @@ def test_what_is_issued_inside_waits_for_the_new_generation(tree: Tree, how: Reo
     assert tree.backlog.take(NOW) is before  # to be staged, as is the shard
     seal = tree.seal("run/checkpoint-4")
     assert why(tree, seal) == (Reason.SAME_NAME, reopen)
-    first = [before] if how is Reopen.UNLISTED else []
-    assert why(tree, reopen) == ((Reason.EARLIER, before) if first else None)
-    commit(tree, *first, reopen, shard)
+    assert why(tree, reopen) == (Reason.EARLIER, before)
+    commit(tree, before, reopen, shard)
 
 
 def test_a_file_that_was_flushed_before_the_new_generation_does_not_go_round(tree: Tree) -> None:
@@ -571,3 +570,16 @@ def test_after_a_restart_the_removals_are_behind_the_trash_again(tree: Tree) -> 
         again.backlog.add(op)
     unlink, marker, trash, rmdir = parts
     assert sent(again) == [trash, marker, unlink, rmdir]
+
+
+def test_a_new_generation_is_made_of_what_was_saved_before_it(tree: Tree) -> None:
+    """A file that is new in a sealed checkpoint goes to it as it is, then all is linked anew."""
+    tree.directory("run/step_5")
+    new = in_group(tree, "run/step_5/new")
+    stuck = in_group(tree, "run/step_5/stuck", mark=Mark.STUCK)
+    reopened = tree.reopen("run/step_5", Reopen.LINKED)
+    again = in_group(tree, "run/step_5/again")
+    assert why(tree, reopened) == (Reason.EARLIER, new)
+    assert why(tree, again) == (Reason.REBUILT, reopened)
+    commit(tree, new, reopened, again)
+    assert stuck in tree.backlog

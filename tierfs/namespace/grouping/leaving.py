@@ -4,6 +4,7 @@ goes with the directory that holds it.
 
 from __future__ import annotations
 
+from tierfs.journal import SaveOp
 from tierfs.model import OLDER, STAGED, Op, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.decisions import Decisions
@@ -47,3 +48,49 @@ def give_up(core: Core, state: DirectoryState) -> None:
     """`state` is removed, and with it the unlisted checkpoints in it. Synchronous."""
     for directory in list(state.unsealed.values()):
         core.groups.end(directory)
+
+
+def sealed_meanwhile(core: Core, seal: Op) -> None:
+    """`seal` is committed: what was issued while it was published concerns a sealed checkpoint.
+
+    Its removal is one in one rename, its files are not replaced one by one.
+    """
+    backlog = core.backlog
+    late = [op for op in backlog.under(seal.object) if op is not seal]
+    for op in late:
+        core.groups.note(op)
+        backlog.sealed_around(op)
+    removal = next(
+        (op for op in backlog.ops_of_object(seal.object)
+         if op.kind is OpKind.RMDIR and STAGED in op.fields), None,
+    )  # fmt: skip
+    if removal is not None:
+        _remove_whole(core, removal)
+        return
+    for op in late:
+        if op.kind is OpKind.PUT and not op.is_open and (op.base_inode or op.overwrites):
+            core.groups.replace_in(op.scope)
+            backlog.renumber(op, core.journal.next_number())
+            core.groups.note(op)
+            backlog.update(op)
+            core.journal.post(SaveOp(op))
+
+
+def _remove_whole(core: Core, removal: Op) -> None:
+    """Puts a TRASH before the RMDIR `removal` of what was no sealed checkpoint when it was issued.
+
+    For that the RMDIR leaves the order for a moment: the removals inside go behind the TRASH only
+    if nothing after them needs them where they are.
+    """
+    record = core.places.record(removal.object)
+    core.backlog.remove(removal)
+    trash, _ = core.issue(
+        OpKind.TRASH, core.directory_object(removal.object),
+        core.tree.directories[removal.parent], removal.name,
+        base_inode=None if record is None else record.inode,
+    )  # fmt: skip
+    removal.number = core.journal.next_number()
+    removal.fields = tuple(field for field in removal.fields if field != STAGED)
+    core.backlog.add(removal)
+    core.journal.post(SaveOp(removal))
+    core.writeback.submit(trash)
