@@ -1,0 +1,144 @@
+"""Users who want checkpoints gone: each gets what was meant, in bounded time, and is told of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.harness import LoopDevice, Node, wait_until
+from tests.harness.checkpoints import TRAINER
+
+MIB = 1 << 20
+TIMES = {"group_settle": 1.0, "delete_hold": 3600.0, "full_hold": 1.0}
+
+
+def started(make_node: Callable[..., Node], **settings: float) -> Node:
+    """A node whose times are short."""
+    node = make_node()
+    node.settings |= TIMES | settings
+    return node.start()
+
+
+def saved(node: Node, *steps: int, size: int = 100_000) -> Path:
+    """A run with these checkpoints, sealed."""
+    run = node.mount / "run"
+    run.mkdir(exist_ok=True)
+    for step in steps:
+        TRAINER.save(run, step, size)
+    node.settle()
+    assert set(steps) <= steps_in(node.shared / "run")
+    return run
+
+
+def shell(script: str, where: Path) -> None:
+    """Run `script` in a shell of its own; it must succeed."""
+    subprocess.run(["bash", "-e", "-c", script], cwd=where, check=True)
+
+
+def steps_in(run: Path) -> set[int]:
+    """The checkpoints that a listing of `run` shows."""
+    return {int(each.name.removeprefix("checkpoint-")) for each in run.glob("checkpoint-*")}
+
+
+def held(node: Node) -> set[str]:
+    """The names of the removals that status calls held; nothing may count as pending."""
+    status = node.status()
+    assert status["pending_ops"] == 0, status
+    return {Path(each["path"]).name for each in status["held"]}
+
+
+def nothing_left(node: Node) -> bool:
+    """Whether the shared tier holds nothing but what tierfs keeps for itself, no trash either."""
+    trash = node.shared / ".tierfs" / "trash"
+    names = [each.name for each in node.shared.iterdir()]
+    return names == [".tierfs"] and not (trash.exists() and list(trash.iterdir()))
+
+
+def test_whole_run_removed(make_node: Callable[..., Node]) -> None:
+    """Sealed ones, one that is being sent, one of which only a part is there: all go at once."""
+    node = started(make_node)
+    run = saved(node, 1, 2)
+    (run / "notes").write_text("x")
+    TRAINER.save(run, 3, MIB)
+    (run / "checkpoint-4").mkdir()
+    (run / "checkpoint-4" / "optimizer.pt").write_bytes(b"x")
+    shell("rm -rf run", node.mount)
+    assert not list(node.mount.iterdir())
+    node.settle()
+    assert nothing_left(node)
+    assert held(node) == set()
+
+
+def test_only_checkpoint_removed(make_node: Callable[..., Node]) -> None:
+    """Its removal is held, over a remount too, until the next checkpoint is whole."""
+    node = started(make_node)
+    run = saved(node, 1)
+    shell("rm -rf run/checkpoint-1", node.mount)
+    assert not list(run.iterdir())
+    node.settle()
+    assert (node.shared / "run" / "checkpoint-1" / TRAINER.marker).exists()
+    assert held(node) == {"checkpoint-1"}
+    result = node.umount()
+    assert result.code == 0, result.out
+    node.start()
+    assert not list(run.iterdir())
+    wait_until(lambda: held(node) == {"checkpoint-1"}, "the removal to be held again")
+    saved(node, 2)
+    wait_until(lambda: steps_in(node.shared / "run") == {2}, "the old one to go")
+    assert held(node) == set()
+
+
+def test_all_in_a_run_removed(make_node: Callable[..., Node]) -> None:
+    """`rm -rf run/*` may be the begin of a new run: held for a time, then gone."""
+    node = started(make_node, delete_hold=4.0)
+    run = saved(node, 1, 2)
+    (run / "notes").write_text("x")
+    node.settle()
+    shell("rm -rf run/*", node.mount)
+    assert not list(run.iterdir())
+    node.settle()
+    wait_until(lambda: not list((node.shared / "run").iterdir()), "all to go", timeout=30)
+    assert held(node) == set()
+
+
+def test_held_removals_go_with_their_parent(make_node: Callable[..., Node]) -> None:
+    node = started(make_node)
+    saved(node, 1, 2)
+    shell("rm -rf run/*", node.mount)
+    node.settle()
+    assert held(node) == {"checkpoint-1", "checkpoint-2"}
+    shell("rmdir run", node.mount)
+    node.settle()
+    assert nothing_left(node)
+
+
+def test_one_file_removed_from_each_checkpoint(make_node: Callable[..., Node]) -> None:
+    node = started(make_node)
+    run = saved(node, 1, 2)
+    shell("rm checkpoint-*/optimizer.pt", run)
+    there = node.shared / "run"
+    wait_until(lambda: not list(there.glob("*/optimizer.pt")), "the removals, without a flush")
+    node.settle()
+    for step in (1, 2):
+        left = {each.name for each in (there / f"checkpoint-{step}").iterdir()}
+        assert left == {*TRAINER.shards, TRAINER.marker} - {"optimizer.pt"}
+    assert held(node) == set()
+
+
+def test_full_shared_tier_lets_removals_go(
+    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice]
+) -> None:
+    """Nothing new fits beside what is held: it goes after `full_hold`, and the save goes on."""
+    tier = make_device("small", 384 * MIB)
+    node = make_node(shared=tier.mountpoint)
+    node.settings |= TIMES
+    node.expected = [r"ENOSPC|No space"]
+    node.start()
+    run = saved(node, 1, size=200 * MIB // len(TRAINER.shards))
+    shutil.rmtree(run / "checkpoint-1")
+    node.settle()
+    assert held(node) == {"checkpoint-1"}
+    saved(node, 2, size=200 * MIB // len(TRAINER.shards))
+    assert steps_in(node.shared / "run") == {2}
