@@ -200,6 +200,8 @@ class Listings:
             for (position, name), entry in zip(ask, found, strict=True):
                 if name in changed:
                     await self._fetch(listing, [(position, name)], again=again)
+                elif entry is not None and name in state.unsealed:
+                    moved.append((position, name))
                 elif entry is not None:
                     node = self._lookup.adopt(state, name, entry)
                     if not await self._hold(listing, position, node, entry.st):

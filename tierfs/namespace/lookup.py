@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import trio
 
-from tierfs.model import Attributes, Kind, Name, ObjectId
+from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.order import names
@@ -87,11 +87,24 @@ class Lookup:
                 raise missing(name)
             with watching(state) as changed:
                 found, there = await self._on_shared(state, name)
-            if name in changed:
+            if name in changed or await self._is_rebuilt(state, name):
                 continue
             if found is None:
                 raise missing(name)
             return self.adopt(state, name, found, there), found.st
+
+    async def _is_rebuilt(self, state: DirectoryState, name: Name) -> bool:
+        """Waits while the checkpoint `name` is published or a new generation made; whether it was.
+
+        What then stands under its two names is not yet known to be what it is.
+        """
+        group = state.unsealed.get(name)
+        if group is None:
+            return False
+        op = self._core.publishing(group, OpKind.REOPEN, OpKind.SEAL)
+        if op is not None:
+            await self._core.writeback.decided(op)
+        return op is not None
 
     async def _on_shared(
         self, state: DirectoryState, name: Name

@@ -15,7 +15,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.exchange import End, Exchanges
 from tierfs.namespace.files import Files
-from tierfs.namespace.grouping.leaving import forget_unsendable, give_up, leave
+from tierfs.namespace.grouping.leaving import forget_unsendable, give_up, is_being_made, leave
 from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup, missing
@@ -237,7 +237,7 @@ class Names:
         shared_inode, obj = self._detach(state, name, node)
         if stays:
             self._uncover(state, name, shared_inode)
-        elif shared_inode is not None or core.backlog.of_name(state.id, name) is not None:
+        elif shared_inode is not None or is_being_made(core, state, name, node):
             obj = obj or core.object_of(node)
             if kind is OpKind.UNLINK and state.vouched:
                 core.backlog.note_commit_names(state.id)

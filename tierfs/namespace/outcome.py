@@ -178,6 +178,7 @@ class Outcomes:
     def _reopened(self, op: Op) -> list[Change]:
         """The directories of the checkpoint may be others on the shared tier now."""
         places, tree = self._core.places, self._tree
+        tree.directories[op.parent].look_again(op.name)
         for state in list(tree.directories.values()):
             record = places.record(state.id)
             if record is None or record.inode is None or not tree.is_within(state.id, op.object):

@@ -19,6 +19,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+MOVES = (OpKind.RENAME, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH)
+"""Ops that give a directory another place, or another one its place."""
+
+
 class Tiers:
     """The part of `Core` that makes blocking calls."""
 
@@ -93,8 +97,8 @@ class Tiers:
         return self.places.exists(directory) and place != self.place(directory)
 
     async def rename_under_way(self, object_id: ObjectId) -> bool:
-        """Waits for the rename of `object_id` that is being published; False: there is none."""
-        op = self.publishing(object_id, OpKind.RENAME)
+        """Waits for what moves `object_id` on the shared tier just now; False: nothing does."""
+        op = self.publishing(object_id, *MOVES)
         if op is not None:
             await self.writeback.decided(op)
         return op is not None

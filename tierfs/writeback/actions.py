@@ -132,14 +132,16 @@ class Actions:
             parent, name = applied.stands
             places.move(op.object, record.parent if parent is None else parent, name)
         for directory in applied.rebuilt:
-            changes += self._rebuilt(directory)
+            changes += self._rebuilt(op, directory)
         if record is not None and op.kind in MOVERS:
             changes.append(SaveDirectory(record))
         return changes
 
-    def _rebuilt(self, directory: Rebuilt) -> list[Change]:
+    def _rebuilt(self, op: Op, directory: Rebuilt) -> list[Change]:
         places = self._rooms.places
-        record = places.at_inode(directory.old_inode)
+        id_ = directory.id if directory.path else op.object
+        # inodes come again: only a directory without an id is looked for by its own
+        record = places.at_inode(directory.old_inode) if id_ is None else places.record(id_)
         if record is None:
             return []
         places.made(record.id, directory.inode, directory.id == record.id)

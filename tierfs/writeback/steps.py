@@ -78,8 +78,9 @@ class Call:
         elif op.kind is OpKind.REOPEN:
             place2 = places.place(op.object)
         inode = op.staged_inode or op.base_inode
-        if inode is None and op.kind in FROM_RECORD:
-            inode = record.inode if record is not None else None
+        if op.kind in FROM_RECORD and record is not None and OLDER not in op.fields:
+            # a new generation since has made another one of it
+            inode = op.staged_inode or record.inode or inode
         return cls(
             op.row, op.kind, op.object, place, name, place2, name2,
             place.inode if name == b"" else inode, op.flags, op.overwrites, op.fields,

@@ -5,7 +5,7 @@ goes with the directory that holds it.
 from __future__ import annotations
 
 from tierfs.journal import SaveOp
-from tierfs.model import OLDER, STAGED, Op, OpKind
+from tierfs.model import OLDER, STAGED, Name, Op, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.nodes import DirectoryState, Node
@@ -94,3 +94,12 @@ def _remove_whole(core: Core, removal: Op) -> None:
     core.backlog.add(removal)
     core.journal.post(SaveOp(removal))
     core.writeback.submit(trash)
+
+
+def is_being_made(core: Core, state: DirectoryState, name: Name, node: Node) -> bool:
+    """Whether an op that could not be taken back will put something under `name` in `state`.
+
+    An unsealed checkpoint is made under another name: its own ops tell.
+    """
+    own = None if node.directory is None else core.backlog.of_object(node.directory)
+    return own is not None or core.backlog.of_name(state.id, name) is not None
