@@ -42,6 +42,9 @@ from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.shared import Places, unstaged_name
 
+REBUILDS = (OpKind.REOPEN, OpKind.TRASH, OpKind.RMDIR)
+"""What is pending of a checkpoint that is removed, or written again."""
+
 LEAVERS = (OpKind.RENAME, OpKind.RMDIR)
 """What ends the life of an unsealed checkpoint as one."""
 
@@ -126,12 +129,15 @@ class GroupTable:
         """Whether `directory` is an unsealed checkpoint."""
         if directory in self._groups:
             return True
-        record = self._places.record(directory)
-        if record is None or unstaged_name(record.name) is None:
+        if not self._is_staged(directory):
             return False
         # one that is being renamed or removed is none any more in the mount
         return not any(STAGED in op.fields for op in self._backlog.ops_of_object(directory)
                        if op.kind in LEAVERS)  # fmt: skip
+
+    def _is_staged(self, directory: ObjectId) -> bool:
+        record = self._places.record(directory)
+        return record is not None and unstaged_name(record.name) is not None
 
     def unsealed_in(self, scope: Iterable[ObjectId]) -> ObjectId | None:
         """The unsealed checkpoint among the directories `scope`."""
@@ -140,7 +146,7 @@ class GroupTable:
     def sealed_in(self, scope: tuple[ObjectId, ...]) -> ObjectId | None:
         """The sealed checkpoint among `scope`: directory ids from the root on."""
         top = self.patterns.top(self._tree.path(scope[-1]))
-        if top is None or self.is_unsealed(scope[top + 1]):
+        if top is None or self.is_unsealed(scope[top + 1]) or self._is_staged(scope[top + 1]):
             return None
         return scope[top + 1]
 
@@ -238,6 +244,10 @@ class GroupTable:
 
         True: its end marker is among that, so it is to be unsealed first.
         """
+        if sealed in self._groups or any(
+            op.kind in REBUILDS for op in self._backlog.ops_of_object(sealed)
+        ):
+            return False
         removed = [op for op in self._backlog.under(sealed) if op.kind is OpKind.UNLINK]
         if not any(op.parent == sealed and op.name in END_MARKERS for op in removed):
             return False
