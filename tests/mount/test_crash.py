@@ -58,7 +58,7 @@ def complete(checkpoint: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
-    # 2 still fails now and then: docs/DEVIATIONS.md, Known faults
+    # 2 fails in most runs: docs/DEVIATIONS.md, Known faults
     [0, 1, pytest.param(2, marks=pytest.mark.soak), 3],
 )
 def test_kill_at_random_loses_nothing_closed(node: Node, tmp_path: Path, seed: int) -> None:

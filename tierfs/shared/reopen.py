@@ -137,18 +137,7 @@ class Reopening(Sealing):
         entry = self.lookup_staged(place, layout.staging_name(name))
         if entry is not None and self.finish_any_seal(place, name):
             entry = self.lookup_staged(place, layout.staging_name(name))
-        if entry is not None and self._is_left_over(entry):
-            self._discard_empty(place, layout.staging_name(name))
-            entry = None
         return None if entry is None else entry.st.st_ino
-
-    def _is_left_over(self, entry: Entry) -> bool:
-        """Whether a staged checkpoint, if it is empty, is that of a removal that was cut off."""
-        return entry.directory_id is not None and not self.group_records(entry.directory_id)
-
-    def _discard_empty(self, place: Place, name: Name) -> None:
-        with self.opened(place) as directory:
-            self.system.rmdir_at("reopen.rmdir", directory, name)
 
     def _stage_next(
         self,
