@@ -77,7 +77,7 @@ class Flushing:
         ops = await self._ops(paths)
         self._rooms.backlog.release_holds(None)
         self._rooms.writeback.retry_stuck(ROOT)
-        remaining = [(op, "sending") for op in ops if not op.is_open]
+        remaining = [(op, "sending") for op in ops if not op.is_open and not self._is_held(op)]
         return await self._visible(peer, FlushResult(), remaining=remaining)
 
     async def wait(
@@ -113,10 +113,16 @@ class Flushing:
             if done.timed_out:
                 return
             seals, total.unsealed = await self._seal(self._groups(tops), processes, deadline)
-            if waited_for.issuperset(seal.row for seal in seals):
-                return  # what is left of them cannot go on
-            waited_for |= {seal.row for seal in seals}
-            left = [op for op in (*left, *seals) if op in rooms.backlog]
+            new = [seal for seal in seals if seal.row not in waited_for]
+            waited_for |= {seal.row for seal in new}
+            left = [op for op in (*left, *new) if op in rooms.backlog]
+            if not new and not self._go_on(left, done):
+                return
+
+    def _go_on(self, left: list[Op], done: Flushed) -> bool:
+        """Whether some of `left` can: removals that were held and no longer are."""
+        told = {op.row for op in (*done.stuck, *done.open, *(each.op for each in done.held))}
+        return any(op.row not in told and not self._is_held(op) for op in left)
 
     async def _seal(
         self, groups: list[Group], processes: frozenset[int], deadline: float
@@ -143,7 +149,7 @@ class Flushing:
         found: dict[int, Op] = {}
         for path in paths or (self._rooms.mountpoint,):
             found |= {op.row: op for op in await self._report.ops_under(path)}
-        return [op for op in found.values() if not self._is_held(op)]
+        return list(found.values())
 
     async def _tops(self, paths: tuple[str, ...]) -> list[Top]:
         """The directories whose checkpoints are meant."""
