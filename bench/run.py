@@ -192,6 +192,7 @@ class Bench:
             step = self.node.mount / f"step_{number}"
             started = time.perf_counter()
             mount.append(self._burst(step))
+            (step / ".metadata").write_bytes(b"the shards are complete")
             self.node.settle(timeout=600)
             durable.append(time.perf_counter() - started)
             # behind both: what it removes is freed in the background

@@ -78,7 +78,8 @@ class Call:
         elif op.kind is OpKind.REOPEN:
             place2 = places.place(op.object)
         inode = op.staged_inode or op.base_inode
-        if op.kind in FROM_RECORD and record is not None and OLDER not in op.fields:
+        older = op.kind is OpKind.TRASH and OLDER in op.fields
+        if op.kind in FROM_RECORD and record is not None and not older:
             # a new generation since has made another one of it
             inode = op.staged_inode or record.inode or inode
         return cls(

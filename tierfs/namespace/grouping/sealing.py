@@ -80,14 +80,15 @@ class Sealing:
         """
         self.ask(group, processes)
         while self._table.get(group.id) is group and group.seal is None:
-            await self._look(group)
-            if group.seal is None and group.verdict is not None:
+            judged = await self._look(group)
+            if judged and group.seal is None and self._table.get(group.id) is group:
                 return group.verdict
         return None
 
     async def judge_again(self, group: Group) -> Verdict | None:
         """Look at `group` now; None: it is being sealed, or is no unsealed checkpoint any more."""
-        await self._look(group)
+        while not await self._look(group) and self._table.get(group.id) is group:
+            await trio.lowlevel.checkpoint()
         return None if group.seal is not None else group.verdict
 
     async def examine(self, group: Group) -> Facts:
@@ -96,9 +97,10 @@ class Sealing:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    async def _look(self, group: Group) -> None:
+    async def _look(self, group: Group) -> bool:
+        """Judge `group`; False: it changed meanwhile, and its verdict is an older one."""
         if group.seal is not None:
-            return
+            return True
         version = group.version
         try:
             facts = await self._facts(group)
@@ -106,17 +108,18 @@ class Sealing:
             log.info("checkpoint %s: cannot be looked at: %s", os.fsdecode(group.name), error)
             group.verdict = self._unseen(group, error)
             self._due[group.id] = time.monotonic() + RETRY_SECONDS
-            return
+            return True
         if self._table.get(group.id) is not group or group.seal is not None:
-            return
+            return True
         if group.version != version:
             self._changed(group)
-            return
+            return False
         group.verdict = verdict = judge(facts)
         if verdict.decision is Decision.SEAL:
             self._seal(group, verdict)
         elif verdict.until_seconds is not None:
             self._due[group.id] = time.monotonic() + verdict.until_seconds + 0.01
+        return True
 
     def _unseen(self, group: Group, error: OSError) -> Verdict:
         """Of `group`, of which nobody knows what is in it: who waits goes on waiting."""
