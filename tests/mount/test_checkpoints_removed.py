@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness import LoopDevice, Node, wait_until
+from tests.harness import LoopDevice, Node, frozen, wait_until
 from tests.harness.checkpoints import TRAINER
 
 MIB = 1 << 20
@@ -142,3 +142,23 @@ def test_full_shared_tier_lets_removals_go(
     assert held(node) == {"checkpoint-1"}
     saved(node, 2, size=200 * MIB // len(TRAINER.shards))
     assert steps_in(node.shared / "run") == {2}
+
+
+def test_removed_while_it_is_written_again(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """What was staged of its next generation goes too, and the name is free for another."""
+    tier = make_device("slow", 512 * MIB)
+    node = make_node(shared=tier.mountpoint)
+    node.settings |= TIMES | {"delete_hold": 0.0}
+    node.start()
+    run = saved(node, 1)
+    with frozen(tier):
+        (run / "checkpoint-1" / "model.safetensors").write_bytes(b"another")
+        shutil.rmtree(run / "checkpoint-1")
+    node.settle()
+    assert sorted(tree.name for tree in (node.shared / "run").iterdir()) == []
+    saved(node, 1)
+    (run / "checkpoint-1" / "model.safetensors").write_bytes(b"again")
+    node.settle()
+    assert [each.name for each in (node.shared / "run").iterdir()] == ["checkpoint-1"]

@@ -22,7 +22,7 @@ from tierfs.control.server import Peer, Send
 from tierfs.daemon.report import Report
 from tierfs.daemon.rooms import Rooms
 from tierfs.groups import Decision, Verdict
-from tierfs.model import ROOT, ObjectId, Op
+from tierfs.model import ROOT, ObjectId, Op, OpKind
 from tierfs.namespace.grouping.table import Group
 from tierfs.osio.processes import ancestors
 from tierfs.writeback import FlushProgress
@@ -113,11 +113,19 @@ class Flushing:
             if done.timed_out:
                 return
             seals, total.unsealed = await self._seal(self._groups(tops), processes, deadline)
-            new = [seal for seal in seals if seal.row not in waited_for]
-            waited_for |= {seal.row for seal in new}
+            new = [op for op in (*seals, *self._reopened(tops)) if op.row not in waited_for]
+            waited_for |= {op.row for op in new}
             left = [op for op in (*left, *new) if op in rooms.backlog]
             if not new and not self._go_on(left, done):
                 return
+
+    def _reopened(self, tops: list[Top]) -> list[Op]:
+        """Generations that begin: what was closed while a checkpoint was sealed issues one."""
+        backlog = self._rooms.backlog
+        return [
+            op for group in self._groups(tops) for op in backlog.ops_of_object(group.id)
+            if op.kind is OpKind.REOPEN
+        ]  # fmt: skip
 
     def _go_on(self, left: list[Op], done: Flushed) -> bool:
         """Whether some of `left` can: removals that were held and no longer are."""
