@@ -2,7 +2,8 @@
 """Measure tierfs against native XFS and against cp + sha256sum + mv, in one run on one machine.
 
     bench/run.py [--shards N] [--size MIB] [--rounds N] [--modes passthrough daemon]
-                 [--parts saves ways reads small metadata fio] [--images DIR] [--json FILE]
+                 [--parts saves ways interference reads small metadata fio]
+                 [--images DIR] [--json FILE]
 
 Both tiers are XFS file systems on loop devices. Every measurement alternates native and mount, and
 the best round of each counts: what disturbs a round only makes it slower. Needs root.
@@ -24,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import fio, measures
+from bench import fio, interference, measures
 from tests.harness import LoopDevice, Node
 
 MIB = 1 << 20
@@ -32,7 +33,7 @@ PASSTHROUGH = "passthrough"
 MODES = (PASSTHROUGH, "daemon")
 """Whether the kernel reads and writes open files itself, or the daemon does."""
 
-PARTS = ("saves", "ways", "reads", "small", "metadata", "fio")
+PARTS = ("saves", "ways", "interference", "reads", "small", "metadata", "fio")
 SMALL_FILES = 2000
 FIO_BYTES = 256 * MIB
 BELIEVED_SECONDS = 1.0
@@ -81,7 +82,7 @@ class Bench:
 
     def run(self, parts: list[str]) -> Iterator[Row]:
         """The measurements of `parts`, in an order that needs the least space."""
-        if {"saves", "ways", "reads"} & set(parts):
+        if {"saves", "ways", "interference", "reads"} & set(parts):
             self._touch_memory()
         if {"saves", "reads"} & set(parts):
             yield from self._saves()
@@ -91,6 +92,8 @@ class Bench:
             self._clear()
         if "ways" in parts:
             yield from self._other_saves()
+        if "interference" in parts:
+            yield from self._interference()
         if {"small", "metadata"} & set(parts):
             yield self._small()
         if "metadata" in parts:
@@ -169,6 +172,12 @@ class Bench:
                 self._throughput(f"save burst, {what}", min(native), min(mount), "at most 1.05")
             )
         return rows
+
+    def _interference(self) -> Iterator[Row]:
+        for limit in interference.LIMITS:
+            quiet, busy = interference.bursts(self.node, self._burst, self.rounds, limit)
+            what = f"save burst beside write-back, bwlimit {limit}"
+            yield self._throughput(what, quiet, busy, "no target; first column: nothing to send")
 
     def _touch_memory(self) -> None:
         """The first use of a page of a new machine is several times slower than the next."""

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
@@ -54,26 +54,20 @@ def check_cancelled() -> None:
         job.cancel()
 
 
-def wait_for(call: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
-    """In a call that a pool carries out: `await call(*args)` on the trio thread.
-
-    The task's cancellation does not reach it.
-    """
-    job = _current.job
-    assert job is not None, "not in a thread of a pool"
-    return trio.from_thread.run(call, *args, trio_token=job.token)
-
-
 class Pool:
     """Up to `width` threads, started when they are needed, ended with the pool.
 
     `nice` is added to the priority of the process (setpriority(2)); what may not be raised stays.
+    `prepare` is called in each thread before its first call.
     """
 
-    def __init__(self, name: str, width: int, *, nice: int = 0) -> None:
+    def __init__(
+        self, name: str, width: int, *, nice: int = 0, prepare: Callable[[], None] = lambda: None
+    ) -> None:
         self.name = name
         self.width = width
         self._nice = nice
+        self._prepare = prepare
         self._queue: _Queue = queue.SimpleQueue()
         self._threads = 0
         self._running = 0
@@ -105,7 +99,7 @@ class Pool:
         self._threads += 1
         name = f"{self.name}-{self._threads}"
         threading.Thread(
-            target=_work, args=(self._queue, self._nice), name=name, daemon=True
+            target=_work, args=(self._queue, self._nice, self._prepare), name=name, daemon=True
         ).start()
         weakref.finalize(self, self._queue.put, None)
 
@@ -118,7 +112,8 @@ def _claimed(job: _Job) -> bool:
     return True
 
 
-def _work(jobs: _Queue, nice: int) -> None:
+def _work(jobs: _Queue, nice: int, prepare: Callable[[], None]) -> None:
+    prepare()
     if nice:
         with contextlib.suppress(OSError):
             thread = threading.get_native_id()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import threading
@@ -9,7 +10,8 @@ import threading
 import pytest
 import trio
 
-from tierfs.threads import Pool, check_cancelled, wait_for
+from tierfs.osio import idle_io
+from tierfs.threads import Pool, check_cancelled
 
 
 async def test_a_call_gives_its_result_or_its_error() -> None:
@@ -91,14 +93,12 @@ async def test_a_call_may_stop_when_its_task_is_cancelled() -> None:
         assert scope.cancelled_caught
 
 
-async def test_a_call_may_wait_for_the_trio_thread() -> None:
-    pool = Pool("t", 1)
-
-    async def double(number: int) -> int:
-        await trio.lowlevel.checkpoint()
-        return 2 * number
-
-    assert await pool.run(wait_for, double, 21) == 42
+async def test_threads_are_prepared_before_their_first_call() -> None:
+    pool = Pool("t", 1, prepare=idle_io)
+    ioprio_get, process = (252, 1) if os.uname().machine == "x86_64" else (31, 1)
+    libc = ctypes.CDLL(None)
+    assert await pool.run(libc.syscall, ioprio_get, process, 0) == 3 << 13  # the idle class
+    assert libc.syscall(ioprio_get, process, 0) != 3 << 13
 
 
 async def test_threads_give_way_and_end_with_their_pool() -> None:

@@ -69,6 +69,7 @@ for command in (
     verify.verify,
     salvage.salvage,
     settings.config,
+    settings.change,
 ):
     cli.add_command(command)
 

@@ -51,6 +51,9 @@ class _Refused(TierfsError):
     default=None,
     help="Whether a supervisor starts the daemon again when it dies.",
 )
+@click.option(
+    "--bwlimit", metavar="RATE", help='Bytes a second to and from the shared tier: "200M", "off".'
+)
 @click.option("--foreground", is_flag=True, help="Do not detach; log to stderr.")
 @output.json_option
 def mount(
@@ -62,6 +65,7 @@ def mount(
     log_level: str | None,
     no_passthrough: bool,
     supervisor: bool | None,
+    bwlimit: str | None,
     foreground: bool,
 ) -> None:
     """Mount at MOUNTPOINT: writes land in --local and are sent to --shared.
@@ -76,6 +80,7 @@ def mount(
         "log_level": log_level,
         "passthrough": False if no_passthrough else None,
         "supervisor": supervisor,
+        "bwlimit": bwlimit,
     }
     settings = load(config_file, overrides)
     place = os.path.realpath(mountpoint)

@@ -1,4 +1,4 @@
-"""``tierfs config check``."""
+"""``tierfs config check`` and ``tierfs set``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import click
 from tierfs.cli import output
 from tierfs.config import keys, read_file
 from tierfs.config.settings import default_node
+from tierfs.control import requests
+from tierfs.control.client import call
+from tierfs.control.discovery import find_mount
 
 
 @click.group()
@@ -37,6 +40,26 @@ def check(file: Path) -> None:
         (name, "=", _text(effective[name]), "" if name in values else "(default)")
         for name in keys()
     )
+
+
+@click.command("set")
+@click.argument("words", nargs=-1, metavar="[MOUNTPOINT] [KEY=VALUE…]")
+@output.json_option
+def change(words: tuple[str, ...]) -> None:
+    """Change settings of a running mount, such as bwlimit=200M; without any, print those that can
+    be changed.
+
+    They hold until the mount ends, also when its daemon is replaced; what is to hold for longer
+    belongs into the configuration. All are changed, or, if one is refused, none. For root.
+    """
+    place = words[0] if words and "=" not in words[0] else None
+    mountpoint, _ = find_mount(place)
+    request = requests.Set(changes=words[0 if place is None else 1 :])
+    result, _ = call(mountpoint, request)
+    if output.wants_json():
+        output.emit(result)
+    else:
+        output.table((name, "=", str(value)) for name, value in result["settings"].items())
 
 
 def _plain(value: object) -> object:

@@ -39,12 +39,18 @@ def _rows(s: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "open", f"{s['open_for_write']} files for writing"
     committed = f"{s['committed_files']} files, {format_size(s['committed_bytes'])}"
     yield "committed", f"{committed} since the mount"
-    yield "sending", f"{format_size(s['write_rate_bytes'])}/s"
+    yield "sending", _sending(s)
     for tier in ("local", "shared"):
         yield tier, _tier(s[tier])
     if not s["passthrough"]:
         yield "passthrough", f"no ({s['passthrough_reason']})"
     yield "member", f"{s['member']} (pid {s['worker_pid']}, version {s['version']})"
+
+
+def _sending(s: dict[str, Any]) -> str:
+    limit = s["bwlimit_bytes"]
+    limited = f" (limited to {format_size(limit)}/s, reading back included)" if limit else ""
+    return f"{format_size(s['write_rate_bytes'])}/s{limited}"
 
 
 def _pending(s: dict[str, Any]) -> str:

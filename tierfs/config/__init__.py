@@ -1,5 +1,6 @@
 """Settings: every key with its default and rule; read from TOML, overridden by the caller."""
 
+from tierfs.config.changes import changed, live_keys
 from tierfs.config.groups import NO_PROFILE, PROFILE_NAMES, GroupRule
 from tierfs.config.load import decode, encode, load, read_file, resolve
 from tierfs.config.settings import Settings, default_node, keys
@@ -9,10 +10,12 @@ __all__ = [
     "PROFILE_NAMES",
     "GroupRule",
     "Settings",
+    "changed",
     "decode",
     "default_node",
     "encode",
     "keys",
+    "live_keys",
     "load",
     "read_file",
     "resolve",

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tierfs.config.groups import GroupRule, parse_groups
-from tierfs.config.units import parse_duration
+from tierfs.config.units import parse_duration, parse_size
 
 DIGESTS = ("sha256", "xxh3_128")
+LOWEST_RATE = 64 << 10
+"""Bytes a second: below that one block would be under way for more than a minute."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -77,8 +80,21 @@ def _seconds(low: float, high: float) -> Callable[[object], float]:
     return parse
 
 
-def _key(parse: Callable[[object], Any], doc: str) -> dict[str, Any]:
-    return {"parse": parse, "doc": doc}
+def _rate(value: object) -> int:
+    if value == "off":
+        return 0
+    if isinstance(value, str):
+        value = parse_size(value.removesuffix("/s"))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError('must be bytes a second, such as "100M", or "off"')
+    if 0 < value < LOWEST_RATE:
+        raise ValueError(f"must be at least {LOWEST_RATE >> 10}K a second, or off")
+    return value
+
+
+def _key(parse: Callable[[object], Any], doc: str, *, live: bool = False) -> dict[str, Any]:
+    """`live`: it can be changed while a mount runs (``tierfs set``)."""
+    return {"parse": parse, "doc": doc, "live": live}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +137,21 @@ class Settings:
         default=4,
     )
     transfer_chunks: int = field(
-        metadata=_key(_count(1, 64), "How many 64 MiB chunks of one file are sent at once."),
+        metadata=_key(
+            _count(1, 64), "How many 64 MiB chunks of one file are sent at once.", live=True
+        ),
         default=4,
+    )
+    bwlimit: int = field(
+        metadata=_key(
+            _rate,
+            "How many bytes a second write-back may move to and from the shared tier, all files "
+            "together: what is written counts, and what is read back to verify it, so content is "
+            'committed at half of this rate. "100M", "1.5GiB"; "off" or 0: no limit. What '
+            "applications read is never held back.",
+            live=True,
+        ),
+        default=0,
     )
     temporary_hold: float = field(
         metadata=_key(
@@ -165,6 +194,7 @@ class Settings:
             _seconds(0, 2592000),
             "How long the removal of the last whole checkpoint of a directory is held back from "
             "the shared tier at most, for the next one to be published first.",
+            live=True,
         ),
         default=3600.0,
     )
@@ -172,6 +202,7 @@ class Settings:
         metadata=_key(
             _seconds(0, 2592000),
             "The same while the shared tier has no space left.",
+            live=True,
         ),
         default=600.0,
     )
@@ -181,6 +212,7 @@ class Settings:
             "How many of the newest whole checkpoints of a directory stay; older ones are removed "
             "whenever a newer one is published, as if a program did it. What a symbolic link or "
             "pointer beside them names stays. 0: tierfs removes none by itself.",
+            live=True,
         ),
         default=0,
     )
@@ -188,6 +220,7 @@ class Settings:
         metadata=_key(
             _count(0, 1_000_000_000),
             "With keep_last: checkpoints whose number can be divided by this stay, too. 0: no.",
+            live=True,
         ),
         default=0,
     )
@@ -196,6 +229,7 @@ class Settings:
             _seconds(0, 31536000),
             "How long what was left of checkpoints that never became whole is kept on the shared "
             "tier once a newer one is.",
+            live=True,
         ),
         default=604800.0,
     )
@@ -205,6 +239,7 @@ class Settings:
             "After how long a file that is still open for writing is named in status; what its "
             "opener closed of it, and nobody changed since, is then sent as a snapshot (forked "
             "processes keep files open for hours).",
+            live=True,
         ),
         default=600.0,
     )
@@ -221,6 +256,7 @@ class Settings:
             _fraction,
             "Fraction of the local tier's file system above which clean copies of committed files "
             "are evicted, least recently used first. Nothing pending is ever evicted.",
+            live=True,
         ),
         default=0.85,
     )
@@ -245,6 +281,7 @@ class Settings:
             _fraction,
             "While less than this fraction of the local tier is free, files opened for writing "
             "are written through the daemon, which makes room before it fails with ENOSPC.",
+            live=True,
         ),
         default=0.05,
     )
@@ -252,6 +289,7 @@ class Settings:
         metadata=_key(
             _choice(*LOG_LEVELS),
             "debug (one line for each step of a commit), info, warning or error.",
+            live=True,
         ),
         default="info",
     )

@@ -6,6 +6,8 @@ import re
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTPkmgtp]?)(iB|ib|B|b)?\s*")
+
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -19,6 +21,22 @@ def parse_duration(text: str) -> float:
     if match is None or match[2] not in _SECONDS:
         raise ValueError('must be a duration such as "200ms", "30s", "10min" or "1h"')
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_size(text: str) -> int:
+    """Bytes that `text` stands for: ``4096``, ``64K``, ``100M`` or ``100MiB``, ``1.5GB``.
+
+    Letters alone and those with ``iB`` are powers of 1024, those with ``B`` of 1000.
+
+    Raises:
+        ValueError: with the rule that `text` breaks.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError('must be a size such as "512K", "100M" or "1.5GiB"')
+    letter, unit = match[2].upper(), (match[3] or "").lower()
+    base = 1000 if letter and unit == "b" else 1024
+    return int(float(match[1]) * base ** " KMGTP".index(letter or " "))
 
 
 def format_size(count: float) -> str:

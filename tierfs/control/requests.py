@@ -145,9 +145,20 @@ class Profile(Request):
     path: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Set(Request):
+    """Change settings of the running mount; each of `changes` is ``KEY=VALUE``. → SetResult
+
+    All of them or, if one is refused, none. Without any: how they are. Changes are for root.
+    """
+
+    command = "set"
+    changes: tuple[str, ...] = ()
+
+
 _KINDS = (
     Flush, Umount, Status, List, Locate, Accept, Discard,
-    Checkpoints, Settled, Commit, Purge, Profile,
+    Checkpoints, Settled, Commit, Purge, Profile, Set,
 )  # fmt: skip
 
 REQUESTS: MappingProxyType[str, type[Request]] = MappingProxyType(

@@ -177,6 +177,7 @@ class StatusResult:
     committed_files: int
     committed_bytes: int
     write_rate_bytes: float
+    bwlimit_bytes: int
     local: Tier
     shared: Tier
     retrying: tuple[Retrying, ...] = ()
@@ -406,7 +407,14 @@ class ProfileResult:
     hidden: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetResult:
+    """The settings that can be changed while the mount runs, as they are now."""
+
+    settings: dict[str, bool | int | float | str]
+
+
 Result = (
     FlushResult | StatusResult | ListResult | LocateResult | Decided | CheckpointsResult
-    | SettledResult | CommitResult | PurgeResult | ProfileResult
+    | SettledResult | CommitResult | PurgeResult | ProfileResult | SetResult
 )  # fmt: skip

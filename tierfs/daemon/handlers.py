@@ -33,6 +33,7 @@ from tierfs.control.server import Handler, Peer, Send
 from tierfs.daemon.checkpoints import CheckpointReport
 from tierfs.daemon.committing import CheckpointHandlers
 from tierfs.daemon.flushing import Flushing
+from tierfs.daemon.live import Live
 from tierfs.daemon.mounting import umount
 from tierfs.daemon.profiling import Profiling
 from tierfs.daemon.report import Report, oldest_seconds
@@ -61,13 +62,14 @@ class Handlers:
         self._checkpoints = CheckpointReport(rooms, self._report, self._access)
         self._groups = CheckpointHandlers(rooms, self._report, self._checkpoints, self._access)
         self._profiling = Profiling(rooms, self._report, self._access)
+        self._live = Live(rooms)
 
     def table(self) -> Mapping[str, Handler]:
         """The handlers by command."""
         return {
             "flush": self.flush, "umount": self.umount, "status": self.status, "ls": self.ls,
             "locate": self.locate, "accept": self.accept, "discard": self.discard,
-            "profile": self._profiling.profile, **self._groups.table(),
+            "profile": self._profiling.profile, "set": self._live.set, **self._groups.table(),
         }  # fmt: skip
 
     # -- flush and umount ------------------------------------------------------------------------
@@ -155,6 +157,7 @@ class Handlers:
             ),
             committed_files=now.committed_files, committed_bytes=now.committed_bytes,
             write_rate_bytes=round(now.write_rate_bytes, 1),
+            bwlimit_bytes=rooms.settings.bwlimit,
             local=await self._local_tier(), shared=await self._shared_tier(),
             retrying=retrying, stuck=stuck, unsettled=unsettled, held=held,
             held_bytes=sum(each.bytes or 0 for each in removals), open_long=long_open,

@@ -18,7 +18,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.order import Backlog, OrderSettings
-from tierfs.osio import OS, make_os
+from tierfs.osio import OS, idle_io, make_os
 from tierfs.shared import Places, SharedTier
 from tierfs.threads import Pool
 from tierfs.writeback import WriteBack, WritebackSettings
@@ -28,6 +28,7 @@ SHARED_ID = "shared_id"
 LOCAL_THREADS = 16
 SHARED_THREADS = 16
 TRANSFER_THREADS = 8
+SMALL_THREADS = 4
 TRANSFER_NICE = 20
 """Above that of the daemon: copying and hashing give way to applications."""
 
@@ -54,6 +55,7 @@ class Pools:
     local: Pool
     shared: Pool
     transfer: Pool
+    small: Pool
 
 
 async def build(
@@ -68,7 +70,8 @@ async def build(
     pools = Pools(
         Pool("local", LOCAL_THREADS),
         Pool("shared", SHARED_THREADS),
-        Pool("transfer", TRANSFER_THREADS, nice=TRANSFER_NICE),
+        Pool("transfer", TRANSFER_THREADS, nice=TRANSFER_NICE, prepare=idle_io),
+        Pool("transfer-small", SMALL_THREADS, nice=TRANSFER_NICE, prepare=idle_io),
     )
     system = system or make_os()
     check_overlap(mountpoint, settings.local, settings.shared)
@@ -89,6 +92,29 @@ async def build(
     return _assemble(mountpoint, settings, system, store, journal, shared, pools, succession)
 
 
+def namespace_settings(mountpoint: str, settings: Settings) -> NamespaceSettings:
+    """What the namespace has to know of `settings`."""
+    return NamespaceSettings(
+        mountpoint=os.fsencode(mountpoint),
+        open_hold=settings.open_hold,
+        watermark=settings.watermark,
+        reserve=settings.passthrough_reserve,
+        group_settle=settings.group_settle,
+        incomplete_keep=settings.incomplete_keep,
+        keep_last=settings.keep_last,
+        keep_every=settings.keep_every,
+    )
+
+
+def writeback_settings(settings: Settings) -> WritebackSettings:
+    """What write-back has to know of `settings`."""
+    return WritebackSettings(
+        transfer_files=settings.transfer_files,
+        delete_hold=settings.delete_hold,
+        full_hold=settings.full_hold,
+    )
+
+
 def _try_shared(settings: Settings, system: OS, pools: Pools) -> None:
     """Asks a shared tier whether it will do, before anything is made in the local one."""
     tier = SharedTier(
@@ -107,7 +133,7 @@ def _join_shared(
     known = journal.meta(SHARED_ID)
     tier = SharedTier(
         settings.shared, store.member, system, settings,
-        shared_threads=pools.shared, transfer_threads=pools.transfer,
+        shared_threads=pools.shared, transfer_threads=pools.transfer, small_threads=pools.small,
         expected_id=known.decode() if known is not None else None,
     )  # fmt: skip
     try:
@@ -180,27 +206,13 @@ def _assemble(
     )
     core = Core(
         system, store, journal, backlog, places, shared, pools.local, pools.shared,
-        NamespaceSettings(
-            mountpoint=os.fsencode(mountpoint),
-            open_hold=settings.open_hold,
-            watermark=settings.watermark,
-            reserve=settings.passthrough_reserve,
-            group_settle=settings.group_settle,
-            incomplete_keep=settings.incomplete_keep,
-            keep_last=settings.keep_last,
-            keep_every=settings.keep_every,
-        ),
-        patterns,
+        namespace_settings(mountpoint, settings), patterns,
     )  # fmt: skip
     fs = FileSystem(core, settings.local)
     writeback = WriteBack(
         backlog, places, journal, store, shared,
-        WritebackSettings(
-            transfer_files=settings.transfer_files,
-            delete_hold=settings.delete_hold,
-            full_hold=settings.full_hold,
-        ),
-        fs.outcomes, is_group=lambda name: patterns.profile_of(name) is not None,
+        writeback_settings(settings), fs.outcomes,
+        is_group=lambda name: patterns.profile_of(name) is not None,
         edit=core.groups.edit,
         local_threads=pools.local,
     )  # fmt: skip

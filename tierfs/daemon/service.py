@@ -17,6 +17,7 @@ import tierfs
 from tierfs.config import Settings
 from tierfs.control.discovery import Session, remove_session, session_directory, write_session
 from tierfs.control.server import ControlServer
+from tierfs.daemon import live
 from tierfs.daemon.handlers import Handlers
 from tierfs.daemon.mounting import read_ahead, type_mounted_at, umount
 from tierfs.daemon.rooms import Rooms, build
@@ -50,7 +51,12 @@ async def serve(
     runtime = session_directory(mountpoint)
     succession = Succession.of(link, runtime) if link is not None else None
     async with AsyncExitStack() as stack:
+        if succession is not None and succession.device is not None:
+            settings = live.remembered(mountpoint, settings)
+        else:
+            live.forget(mountpoint)
         rooms = await build(mountpoint, settings, stack, succession)
+        live.spread(rooms, settings)
         mount = Mount(rooms, succession)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             await mount.run(signals, ready)

@@ -10,6 +10,7 @@ from tierfs.osio.libc import (
     RENAME_NOREPLACE,
 )
 from tierfs.osio.paths import DirItem
+from tierfs.osio.priority import idle_io
 from tierfs.osio.system import OS
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "RENAME_EXCHANGE",
     "RENAME_NOREPLACE",
     "DirItem",
+    "idle_io",
     "make_os",
 ]

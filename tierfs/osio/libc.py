@@ -103,6 +103,11 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
     _check(_libc.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)))
 
 
+def ioprio_set(number: int, which: int, who: int, priority: int) -> None:
+    """ioprio_set(2), whose number on this machine is `number`."""
+    _check(_libc.syscall(ctypes.c_long(number), which, who, priority))
+
+
 def syncfs(fd: int) -> None:
     """syncfs(2)."""
     _check(_libc.syncfs(fd))

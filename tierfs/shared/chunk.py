@@ -13,6 +13,7 @@ from tierfs.errors import ObjectChanged, VerifyMismatch
 from tierfs.model import Name
 from tierfs.osio import OS
 from tierfs.shared import digest
+from tierfs.shared.bandwidth import Share
 from tierfs.shared.jobs import FileJob
 from tierfs.shared.places import Place
 
@@ -34,6 +35,7 @@ class Transfer:
         fd: the staged file, through the page cache: for attributes, and data without O_DIRECT.
         direct_fd: the same with O_DIRECT; None where it is refused.
         name: in staging.
+        share: of the bandwidth; what is written counts, and what is read back.
         beside: see :class:`~tierfs.shared.jobs.Staged`.
         sent: bytes reported as progress.
         digests: of the chunks that are written and verified, but for holes.
@@ -44,6 +46,7 @@ class Transfer:
     fd: int
     direct_fd: int | None
     name: Name
+    share: Share
     beside: Place | None = None
     sent: int = 0
     digests: dict[int, bytes] = field(default_factory=dict)
@@ -68,7 +71,7 @@ def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
     Returns where the hole ends that it is in on both tiers; the end of `span` if it is in none.
     Runs in a thread of a pool. Raises ObjectChanged, VerifyMismatch, DirectRefused.
     """
-    sent, has_data = _write(system, transfer, span, buffer)
+    sent, has_data = _send(system, transfer, span, buffer)
     if has_data and transfer.direct_fd is None:
         # Only clean pages leave the cache, and only pages that left it are read from the tier.
         system.fdatasync("put.write_out", transfer.fd)
@@ -82,7 +85,7 @@ def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
     return span[1]
 
 
-def _write(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> tuple[bytes, bool]:
+def _send(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> tuple[bytes, bool]:
     job, (position, end) = transfer.job, span
     hasher = digest.new_hasher(transfer.kind)
     has_data = False
@@ -90,8 +93,6 @@ def _write(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> tu
         digest.update_zeros(hasher, start - position)
         transfer.progress(start - position)
         transfer.check()
-        if job.limit is not None:
-            threads.wait_for(job.limit, stop - start)
         data = buffer[: stop - start]
         _read_source(system, job.source_fd, data, start)
         hasher.update(data)
@@ -128,13 +129,24 @@ def _read_source(system: OS, fd: int, data: memoryview, offset: int) -> None:
 def _write_block(
     system: OS, transfer: Transfer, buffer: memoryview, length: int, offset: int
 ) -> None:
-    if transfer.direct_fd is None:
-        system.pwrite_all("put.write", transfer.fd, buffer[:length], offset)
-        return
     padded = length + -length % ALIGNMENT
     buffer[length:padded] = bytes(padded - length)  # the size is put right afterwards
+    done = 0
+    while done < length:
+        granted = transfer.share.take(length - done, transfer.check)
+        end = min(done + granted, length)
+        _write(system, transfer, buffer, (done, end), offset)
+        done = end
+
+
+def _write(system: OS, transfer: Transfer, buffer: memoryview, piece: Span, offset: int) -> None:
+    start, end = piece
+    if transfer.direct_fd is None:
+        system.pwrite_all("put.write", transfer.fd, buffer[start:end], offset + start)
+        return
+    padded = end + -end % ALIGNMENT
     try:
-        system.pwrite_all("put.write", transfer.direct_fd, buffer[:padded], offset)
+        system.pwrite_all("put.write", transfer.direct_fd, buffer[start:padded], offset + start)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise DirectRefused from error
@@ -159,7 +171,7 @@ def _read_back(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
     position = span[0]
     while position < span[1]:
         transfer.check()
-        wanted = min(len(buffer), span[1] - position)
+        wanted = transfer.share.take(min(len(buffer), span[1] - position), transfer.check)
         got = system.pread_into("put.reread", fd, buffer[: wanted + -wanted % ALIGNMENT], position)
         if got == 0:
             raise VerifyMismatch(os.fsdecode(transfer.name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,7 +38,6 @@ class FileJob:
         digest: kind; None: that of the settings.
         changed: whether the source was written since; asked between blocks, in worker threads.
         progress: told how many bytes more are written; in worker threads, one call at a time.
-        limit: awaited with the number of bytes before they are written.
     """
 
     source_fd: int
@@ -52,7 +51,6 @@ class FileJob:
     digest: str | None = None
     changed: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda count: None
-    limit: Callable[[int], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

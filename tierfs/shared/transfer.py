@@ -17,7 +17,7 @@ from tierfs.shared import layout
 from tierfs.shared.attributes import apply_attributes, replace_xattrs
 from tierfs.shared.buffers import BufferPool
 from tierfs.shared.chunk import ALIGNMENT, DirectRefused, Span, Transfer, open_direct, send_chunk
-from tierfs.shared.digest import CHUNK_BYTES, Spans, chunks, file_digest, with_holes
+from tierfs.shared.digest import BLOCK_BYTES, CHUNK_BYTES, Spans, chunks, file_digest, with_holes
 from tierfs.shared.jobs import FileJob, Staged
 from tierfs.shared.staging import Staging, lost
 
@@ -43,7 +43,9 @@ class Transfers(Staging):
         while True:
             direct = self._direct
             try:
-                if job.size <= CHUNK_BYTES:  # one thread does it all: it is small
+                if job.size <= BLOCK_BYTES:  # not behind threads that wait for bandwidth
+                    return await self.small_threads.run(self._stage_small, job, direct)
+                if job.size <= CHUNK_BYTES:  # one thread does it all
                     return await self._in_thread(self._stage_small, job, direct)
                 return await self._stage_large(job, direct)
             except DirectRefused:
@@ -114,7 +116,7 @@ class Transfers(Staging):
         with self.staging_of(OpKind.PUT, job.row, job.name, job.place) as (place, name, beside):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
             fd = self.system.open_at("put.create", place, name, flags, 0o600)
-            transfer = Transfer(job, kind, fd, None, name, beside)
+            transfer = Transfer(job, kind, fd, None, name, self.bandwidth.share(), beside)
             try:
                 if direct and job.size:
                     transfer.direct_fd = open_direct(self.system, place, name)

@@ -12,6 +12,7 @@ from tierfs.errors import DirectoryGone, TierError
 from tierfs.model import Name
 from tierfs.osio import OS
 from tierfs.shared import layout
+from tierfs.shared.bandwidth import Bandwidth
 from tierfs.shared.jobs import SharedSettings
 from tierfs.shared.places import Place
 from tierfs.threads import Pool
@@ -26,6 +27,8 @@ class Tree:
     Attributes:
         shared_threads: make the blocking calls on names.
         transfer_threads: send data.
+        small_threads: send files of one block; None: those of the others.
+        bandwidth: what all that is sent may take of the shared tier.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Tree:
         *,
         shared_threads: Pool,
         transfer_threads: Pool,
+        small_threads: Pool | None = None,
         expected_id: str | None = None,
     ) -> None:
         """Open `root` and nothing else; `expected_id` is the id it had at the last mount.
@@ -49,6 +53,8 @@ class Tree:
         self.settings = settings
         self.shared_threads = shared_threads
         self.transfer_threads = transfer_threads
+        self.small_threads = small_threads or transfer_threads
+        self.bandwidth = Bandwidth()
         self.expected_id = expected_id
         self.root_fd = open_root(root, system)
 

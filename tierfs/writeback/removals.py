@@ -28,7 +28,7 @@ class Removals:
         self, rooms: Rooms, settings: WritebackSettings, is_full: Callable[[], bool]
     ) -> None:
         self._rooms = rooms
-        self._settings = settings
+        self.settings = settings
         self._is_full = is_full
         self._purged: set[int] = set()
 
@@ -39,7 +39,7 @@ class Removals:
             return True
         if any(one.kind in TAKERS for one in backlog.behind_at(op)):
             return True
-        limit = self._settings.full_hold if self._is_full() else self._settings.delete_hold
+        limit = self.settings.full_hold if self._is_full() else self.settings.delete_hold
         return time.time_ns() - op.timestamp_ns >= limit * 1e9
 
     def sealed(self, directory: ObjectId) -> None:

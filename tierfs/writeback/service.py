@@ -183,6 +183,10 @@ class WriteBack:
         with self.pace.rush():
             return await self._flushes.wait(waited, seconds, progress)
 
+    def use(self, settings: WritebackSettings) -> None:
+        """Go by other times from now on; how much is done at once stays as it is."""
+        self._settings = self.removals.settings = settings
+
     def status(self) -> Status:
         """What is being done now."""
         return Status(

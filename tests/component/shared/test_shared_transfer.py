@@ -29,6 +29,7 @@ from tests.faults import FaultyOS, Stall, at, failing
 from tierfs.errors import ObjectChanged, VerifyMismatch
 from tierfs.osio import OS
 from tierfs.shared import SharedTier, Staged
+from tierfs.shared.bandwidth import SLICE_SECONDS, Bandwidth, Share
 from tierfs.shared.digest import digest_kind, digest_of_file
 
 OpenTier = Callable[..., SharedTier]
@@ -387,16 +388,34 @@ async def test_the_rate_is_limited_before_bytes_are_written(
 ) -> None:
     system = FaultyOS()
     tier = open_tier(root, system)
-    asked: list[tuple[int, int]] = []
+    asked: list[tuple[int, int, int]] = []
 
-    async def limit(count: int) -> None:
-        await trio.lowlevel.checkpoint()
-        asked.append((count, system.seen.count("put.write")))
+    class Watched(Bandwidth):
+        def take(self, share: Share, wanted: int, check: Callable[[], None]) -> int:
+            granted = super().take(share, wanted, check)
+            asked.append((granted, system.seen.count("put.write"), system.seen.count("put.reread")))
+            return granted
 
+    tier.bandwidth = Watched()
+    tier.bandwidth.rate = 64 * MIB
+    content = os.urandom(9 * MIB + 5)
+    (tmp_path / "f").write_bytes(content)
+    with job_of(tmp_path / "f") as job:
+        staged = await tier.stage_file(job)
+    assert staged.digest == reference_digest(content)
+    assert sum(granted for granted, _, _ in asked) == 2 * len(content)  # written and read back
+    assert [writes + rereads for _, writes, rereads in asked] == list(range(len(asked)))
+    assert max(granted for granted, _, _ in asked) <= 64 * MIB * SLICE_SECONDS
+
+
+async def test_who_waits_for_bandwidth_can_be_cancelled(tier: SharedTier, tmp_path: Path) -> None:
+    tier.bandwidth.rate = 1 << 16
     (tmp_path / "f").write_bytes(b"x" * (9 * MIB))
-    with job_of(tmp_path / "f", limit=limit) as job:
-        await tier.stage_file(job)
-    assert asked == [(4 * MIB, 0), (4 * MIB, 1), (MIB, 2)]
+    with job_of(tmp_path / "f") as job, trio.fail_after(30):
+        with trio.move_on_after(0.3) as scope:
+            await tier.stage_file(job)
+    assert scope.cancelled_caught
+    assert staging_names(tier) == []
 
 
 async def test_long_names_are_shortened(tier: SharedTier, tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ def test_tier_missing(missing: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("bwlimit = true", "bwlimit = True: must be bytes a second"),
+        ("bwlimit = -1", "bwlimit = -1: must be bytes a second"),
+        ('bwlimit = "5 parsecs"', 'bwlimit = "5 parsecs": must be a size'),
+        ('bwlimit = "1K"', 'bwlimit = "1K": must be at least 64K a second'),
         ("watermrk = 0.5", "unknown key 'watermrk'; did you mean 'watermark'?"),
         ("zzz = 1", "unknown key 'zzz'; known are local, shared"),
         ("watermark = 1.5", "watermark = 1.5: must be a fraction"),
