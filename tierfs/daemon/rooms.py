@@ -89,6 +89,9 @@ async def build(
     stack.callback(journal.close)
     shared = _join_shared(settings, store, journal, system, pools)
     stack.callback(shared.close)
+    spilled = shared.spill_directory()
+    stack.callback(system.close, "spill.directory", spilled)
+    store.spread.attach(spilled)
     return _assemble(mountpoint, settings, system, store, journal, shared, pools, succession)
 
 

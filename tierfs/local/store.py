@@ -6,15 +6,17 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from tierfs.errors import TierError
 from tierfs.local import labels
 from tierfs.local.fanout import FanOut, file_name
 from tierfs.local.identity import VERSION, Identity
+from tierfs.local.spread import Spread, copy_attributes
 from tierfs.model import DEVICES, Attributes, Kind, Name, ObjectId
 from tierfs.osio import OS, RENAME_EXCHANGE
 
@@ -26,6 +28,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NO_LEASES = frozenset({errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
 _TARGET_BYTES = 4096
 
+T = TypeVar("T")
+
 
 class ObjectStore:
     """Content and attributes by object id, below one local directory that this process holds.
@@ -33,13 +37,14 @@ class ObjectStore:
     Attributes:
         member: random id made with the local directory, 32 hex digits.
         boot_changed: see `remember_boot`.
+        spread: which objects lie on the shared tier instead.
     """
 
     def __init__(self, system: OS, root: int, identity: Identity, fan: FanOut) -> None:
         self._system = system
         self._root = root
         self._identity = identity
-        self._fan = fan
+        self._fan = self.spread = Spread(system, fan)
         self.member = identity.member
 
     @classmethod
@@ -134,11 +139,13 @@ class ObjectStore:
         False where the file system cannot share blocks; nothing is left behind then.
         """
         system = self._system
+        if self.spread.is_spilled(source):
+            self.spread.place_far(target)
         with self._opened(source, os.O_RDONLY) as source_fd:
             with self._making(target, Kind.FILE) as fd:
                 cloned = system.clone("local.clone", source_fd, fd)
                 if cloned:
-                    self._copy_attributes(source_fd, fd)
+                    copy_attributes(system, source_fd, fd)
             system.close("local.clone", fd)
         if not cloned:
             self.remove(target)
@@ -160,14 +167,13 @@ class ObjectStore:
                 self._system.unlink_at("local.remove", directory, name)
             except IsADirectoryError:
                 self._system.rmdir_at("local.remove", directory, name)
+        self.spread.forget(object_id)
 
     # Content
 
     def open_object(self, object_id: ObjectId, flags: int) -> int:
         """Open with the access mode, sync flags and O_NOATIME of `flags`; others are dropped."""
-        directory = self._fan.directory(object_id)
-        name = file_name(object_id)
-        return self._system.open_at("local.open", directory, name, flags & _OPEN_FLAGS)
+        return self._open(object_id, flags & _OPEN_FLAGS)
 
     def close_object(self, fd: int) -> None:
         """Close what `open_object` opened."""
@@ -249,8 +255,9 @@ class ObjectStore:
                 kind = kind or self._kind(fd, st)
                 rdev = labels.device_of(self._system, fd) if kind in DEVICES else 0
         else:
-            directory = self._fan.directory(object_id)
-            st = self._system.stat_at("local.stat", directory, file_name(object_id))
+            st = self._where_it_lies(
+                object_id, lambda at: self._system.stat_at("local.stat", at, file_name(object_id))
+            )
         found = Attributes.of(st)
         return found if found.kind is kind else replace(found, kind=kind, rdev=rdev)
 
@@ -358,12 +365,27 @@ class ObjectStore:
 
     @contextmanager
     def _opened(self, object_id: ObjectId, flags: int) -> Iterator[int]:
-        directory = self._fan.directory(object_id)
-        fd = self._system.open_at("local.open", directory, file_name(object_id), flags)
+        fd = self._open(object_id, flags)
         try:
             yield fd
         finally:
             self._system.close("local.open", fd)
+
+    def _open(self, object_id: ObjectId, flags: int) -> int:
+        return self._where_it_lies(
+            object_id,
+            lambda at: self._system.open_at("local.open", at, file_name(object_id), flags),
+        )
+
+    def _where_it_lies(self, object_id: ObjectId, call: Callable[[int], T]) -> T:
+        """`call` with the directory of the object, once more if it was moved out meanwhile."""
+        was_spilled = self.spread.is_spilled(object_id)
+        try:
+            return call(self._fan.directory(object_id))
+        except FileNotFoundError:
+            if was_spilled or not self.spread.is_spilled(object_id):
+                raise
+            return call(self._fan.directory(object_id))
 
     @contextmanager
     def _making(self, object_id: ObjectId, kind: Kind) -> Iterator[int]:
@@ -390,17 +412,6 @@ class ObjectStore:
         if (uid, gid) != (os.geteuid(), os.getegid()):
             self._system.fchown("local.create", fd, uid, gid)
         self._system.fchmod("local.create", fd, stat.S_IMODE(mode))
-
-    def _copy_attributes(self, source: int, target: int) -> None:
-        system = self._system
-        st = system.fstat("local.clone", source)
-        system.fchown("local.clone", target, st.st_uid, st.st_gid)
-        for name in system.list_xattr("local.clone", source):
-            value = labels.get(system, source, name)
-            if value is not None:
-                system.set_xattr("local.clone", target, name, value)
-        system.fchmod("local.clone", target, stat.S_IMODE(st.st_mode))
-        system.utime_fd("local.clone", target, st.st_atime_ns, st.st_mtime_ns)
 
     def _kind(self, fd: int, st: os.stat_result | None = None) -> Kind:
         found = Kind.of_mode((st or self._system.fstat("local.stat", fd)).st_mode)

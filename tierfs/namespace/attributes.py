@@ -138,7 +138,7 @@ class AttributeCalls:
             if self.surely_without(node, name):
                 raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
             with self._core.holding(obj):
-                return await self._core.local(self._core.store.get_xattr, obj.id, name)
+                return await self._core.of_object(obj.id, self._core.store.get_xattr, obj.id, name)
         try:
             return (await self._shared_xattrs(node))[name]
         except KeyError:
@@ -149,7 +149,7 @@ class AttributeCalls:
         obj = node.answering()
         if obj is not None and obj.content is not Content.NONE:
             with self._core.holding(obj):
-                names = await self._core.local(self._core.store.list_xattrs, obj.id)
+                names = await self._core.of_object(obj.id, self._core.store.list_xattrs, obj.id)
             obj.xattrs = frozenset(names)
             return names
         return list(await self._shared_xattrs(node))
@@ -194,7 +194,7 @@ class AttributeCalls:
             if obj is None or obj.content is Content.NONE:
                 obj = await self._stub(node)
             with self._core.holding(obj):
-                await self._core.local(apply, obj)
+                await self._core.of_object(obj.id, apply, obj)
             obj.changed()
             if node.directory is not None:
                 self._inheritance.changed(node.directory)

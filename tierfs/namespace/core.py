@@ -171,7 +171,7 @@ class Core(Tiers):
             if obj.content is not Content.NONE and not obj.clean:
                 # first its rows: a kill in between must not leave an op without its object
                 await self.journal.post().written()
-                await self.local(self.store.remove, obj.id)
+                await self.of_object(obj.id, self.store.remove, obj.id)
         finally:
             if (removed := self.doomed.pop(obj.id, None)) is not None:
                 removed.set()
@@ -181,9 +181,10 @@ class Core(Tiers):
         read_fd, write_fd = obj.fd, obj.write_fd
         obj.fd = obj.write_fd = -1
         if read_fd >= 0:
-            self.closing.add(read_fd)
+            spilled = self.store.spread.is_spilled(obj.id)
+            (self.closing_shared if spilled else self.closing).add(read_fd)
         if write_fd >= 0:  # a lease is refused as long as it is open
-            await self.local(self.os.close, "object.close", write_fd)
+            await self.of_object(obj.id, self.os.close, "object.close", write_fd)
 
     def touch_clean(self, inode: int) -> None:
         """The clean copy of shared inode `inode` was used just now."""

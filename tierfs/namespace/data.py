@@ -48,7 +48,7 @@ class Data:
                 if obj.fd < 0:
                     obj.fd = fd
                 else:  # another opener was faster
-                    await self._core.local(self._core.os.close, "object.close", fd)
+                    await self._core.of_object(obj.id, self._core.os.close, "object.close", fd)
         except OSError:
             obj.users -= 1
             raise
@@ -60,11 +60,11 @@ class Data:
             if obj.write_fd < 0:
                 obj.write_fd = fd
             else:
-                await self._core.local(self._core.os.close, "object.close", fd)
+                await self._core.of_object(obj.id, self._core.os.close, "object.close", fd)
         return obj.write_fd
 
     async def _open(self, obj: LocalObject, flags: int) -> int:
-        return await self._core.local(self._core.store.open_object, obj.id, flags)
+        return await self._core.of_object(obj.id, self._core.store.open_object, obj.id, flags)
 
     async def release(self, obj: LocalObject) -> None:
         """One user less; the last one closes the descriptors."""
@@ -77,7 +77,7 @@ class Data:
         """Nobody writes through us any more: whoever still has it open for writing is another."""
         if obj.write_fd >= 0:
             fd, obj.write_fd = obj.write_fd, -1
-            await self._core.local(self._core.os.close, "object.close", fd)
+            await self._core.of_object(obj.id, self._core.os.close, "object.close", fd)
 
     async def attach(self, handle: Handle) -> None:
         """Lets `handle` read and write through the object of its node."""
@@ -268,10 +268,10 @@ class Data:
 
     async def look(self, obj: LocalObject) -> Attributes:
         """What the local tier says of `obj` now."""
-        fd = obj.fd if obj.fd >= 0 else obj.write_fd
-        if fd >= 0:
-            return self._core.store.attributes_of(fd)
-        return await self._core.local(self._core.store.attributes, obj.id, Kind.FILE)
+        fd, store = obj.fd if obj.fd >= 0 else obj.write_fd, self._core.store
+        if fd >= 0 and not store.spread.is_spilled(obj.id):
+            return store.attributes_of(fd)
+        return await self._core.of_object(obj.id, store.attributes, obj.id, Kind.FILE)
 
     def judge(self, obj: LocalObject, now: Attributes) -> None:
         """Of a file that the kernel writes by itself: it was written if it is not as it was."""

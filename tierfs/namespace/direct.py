@@ -19,6 +19,7 @@ class Refusal(enum.StrEnum):
     UNSUPPORTED = "the file system does not support it"
     NO_DESCRIPTOR = "out of descriptors"
     RESERVE = "local tier below its reserve"
+    SPILLED = "its content is on the shared tier: the local tier was full"
     OTHER = "refused by the kernel"
 
 

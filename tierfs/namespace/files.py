@@ -424,7 +424,7 @@ class Files:
                 if copy is not None and copy.object != obj.id:
                     await self._data.drop_copy(copy.object)
                 return
-        self._number(op, await core.local(core.store.attributes, obj.id))
+        self._number(op, await core.of_object(obj.id, core.store.attributes, obj.id))
         if obj.writers or obj.put is not op:
             return
         op.state = OpState.PENDING
@@ -458,7 +458,7 @@ class Files:
         obj = handle.object
         if obj is not None and handle.writable:
             try:
-                await self._core.local(self._core.store.sync, obj.id)
+                await self._core.of_object(obj.id, self._core.store.sync, obj.id)
             except OSError:
                 if obj.put is not None and obj.put.phase is not Phase.PUBLISHING:
                     obj.put.mark = Mark.SUSPECT

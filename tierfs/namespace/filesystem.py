@@ -29,6 +29,7 @@ from tierfs.namespace.recovery import restore
 from tierfs.namespace.remembered import Remembered
 from tierfs.namespace.settling import Settling
 from tierfs.namespace.space import Space
+from tierfs.namespace.spilling import Spilling
 from tierfs.namespace.virtual import Virtual
 from tierfs.namespace.watchdog import Watchdog
 from tierfs.writeback import WriteBack
@@ -52,9 +53,10 @@ class FileSystem:
         self.lookup = Lookup(core)
         self.inheritance = Inheritance(core, self.lookup)
         self.data = Data(core, self.lookup)
-        self.ranges = Ranges(core, self.data, self.chores.make_room)
+        self.spilling = Spilling(core)
+        self.ranges = Ranges(core, self.data, self.spilling, self.chores.make_room)
         self.settling = Settling()
-        opening = Opening(core, self.lookup, self.data)
+        opening = Opening(core, self.lookup, self.data, self.spilling)
         self.files = Files(
             core, self.lookup, self.data, opening, self.inheritance, self.settling.add
         )

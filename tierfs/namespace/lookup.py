@@ -281,7 +281,7 @@ class Lookup:
     async def _local_attributes(self, obj: LocalObject) -> Attributes:
         version = obj.version
         with self._core.holding(obj):
-            told = await self._core.local(self._core.store.attributes, obj.id, obj.kind)
+            told = await self._core.of_object(obj.id, self._core.store.attributes, obj.id, obj.kind)
         if (
             obj.version == version and not obj.live
         ):  # else it is being written to, and will be asked again

@@ -12,16 +12,18 @@ from tierfs.namespace.data import Data
 from tierfs.namespace.direct import Refusal
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, Handle, LocalObject, Node
+from tierfs.namespace.spilling import Spilling
 from tierfs.osio.processes import most_open_files
 
 
 class Opening:
     """Finds or makes what a handle works on. Its node is locked by the caller."""
 
-    def __init__(self, core: Core, lookup: Lookup, data: Data) -> None:
+    def __init__(self, core: Core, lookup: Lookup, data: Data, spilling: Spilling) -> None:
         self._core = core
         self._lookup = lookup
         self._data = data
+        self._spilling = spilling
 
     async def for_reading(self, handle: Handle) -> None:
         node, core = handle.node, self._core
@@ -202,7 +204,9 @@ class Opening:
         first, handle.granted = node.opened == 0, True
         node.opened += 1
         if first and direct.enabled:
-            if handle.writable and self._core.scarce:
+            if obj is not None and self._core.store.spread.is_spilled(obj.id):
+                direct.refused(Refusal.SPILLED)
+            elif handle.writable and self._core.scarce:
                 direct.refused(Refusal.RESERVE)
             else:
                 node.backing = direct.open(obj.fd if obj is not None else handle.shared_fd)
@@ -232,7 +236,11 @@ class Opening:
     async def truncate_object(self, obj: LocalObject, size: int) -> None:
         """Sets the size of what is open for writing."""
         self._data.touched(obj)
-        await self._core.local(lambda: self._core.store.set_attributes(obj.id, size=size))
+        await self._spilling.entered(obj)
+        with self._spilling.changing(obj):
+            await self._core.of_object(
+                obj.id, lambda: self._core.store.set_attributes(obj.id, size=size)
+            )
         self._data.touched(obj)
 
 

@@ -127,6 +127,8 @@ class Outcomes:
             # it holds the same content until it is written to, and becomes the clean copy then
             successor.origin = Signature.of(st)
             return []
+        if self._core.store.spread.is_spilled(obj.id):
+            return []  # it is no local copy: who opens it now reads the shared file
         obj.clean = True
         obj.origin = Signature.of(st)
         record = CleanRecord(obj.origin, obj.id, op.digest, st.st_size, time.time_ns())

@@ -27,7 +27,7 @@ async def targets_of(
     if not is_pointer(op):
         return ()
     found = []
-    for spellings in spellings_in(await core.local(content_of, core, obj.id)):
+    for spellings in spellings_in(await core.of_object(obj.id, content_of, core, obj.id)):
         for name in spellings:
             try:
                 node = await lookup.find(state, name)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.nodes import Handle, LocalObject
+from tierfs.namespace.spilling import Spilling
 
 T = TypeVar("T")
 
@@ -21,11 +22,18 @@ COPY_BYTES = 1 << 30
 
 
 class Ranges:
-    """What is done to parts of an open file. A full local tier first drops clean copies (G9)."""
+    """What is done to parts of an open file.
 
-    def __init__(self, core: Core, data: Data, make_room: Callable[[int], Awaitable[bool]]) -> None:
+    A full local tier first drops clean copies (G9); then the file goes on on the shared one.
+    """
+
+    def __init__(
+        self, core: Core, data: Data, spilling: Spilling,
+        make_room: Callable[[int], Awaitable[bool]],
+    ) -> None:  # fmt: skip
         self._core = core
         self._data = data
+        self._spilling = spilling
         self._make_room = make_room
 
     async def read(self, handle: Handle, offset: int, size: int) -> bytes:
@@ -87,7 +95,7 @@ class Ranges:
             return await core.on_shared_file(handle, lambda fd: look(f"{what}.shared", fd))
         obj.users += 1  # the handle may be switched to another object meanwhile
         try:
-            return await core.local(look, f"{what}.local", _reading(obj))
+            return await core.of_object(obj.id, look, f"{what}.local", _reading(obj))
         finally:
             await self._data.release(obj)
 
@@ -101,16 +109,25 @@ class Ranges:
         obj.users += 1
         self._data.touched(obj)
         try:
-            fd = await self._data.writable(obj)
-            try:
-                return await core.local(change, fd)
-            except OSError as error:
-                if error.errno != errno.ENOSPC or not await self._make_room(size):
-                    raise
-                return await core.local(change, fd)
+            while True:
+                await self._spilling.entered(obj)
+                try:
+                    with self._spilling.changing(obj):
+                        fd = await self._data.writable(obj)
+                        return await core.of_object(obj.id, change, fd)
+                except OSError as error:
+                    if not await self._more_room(obj, size, error):
+                        raise
         finally:
             self._data.touched(obj)
             await self._data.release(obj)
+
+    async def _more_room(self, obj: LocalObject, size: int, error: OSError) -> bool:
+        """Whether a change of `obj` that met `error` is worth another try."""
+        local = not self._core.store.spread.is_spilled(obj.id)
+        if local and error.errno == errno.ENOSPC and await self._make_room(size):
+            return True
+        return await self._spilling.helps(obj, error)
 
 
 def _reading(obj: LocalObject) -> int:

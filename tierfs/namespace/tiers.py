@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from tierfs.errors import DirectoryGone
+from tierfs.local import ObjectStore
 from tierfs.model import ROOT, ObjectId, Op, OpKind, Phase
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.nodes import Handle
@@ -26,6 +27,7 @@ MOVES = (OpKind.RENAME, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH)
 class Tiers:
     """The part of `Core` that makes blocking calls."""
 
+    store: ObjectStore
     places: Places
     backlog: Backlog
     writeback: WriteBack
@@ -38,11 +40,24 @@ class Tiers:
 
         What is missing there was lost: that is an error of the tier, never a missing name (G10).
         """
+        return await self._of_tier("local", self._local_threads, call, *args)
+
+    async def of_object(
+        self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> T:
+        """Runs a blocking call on one object, in a thread of the tier on which it lies."""
+        if self.store.spread.is_spilled(object_id):
+            return await self._of_tier("shared", self._shared_threads, call, *args)
+        return await self.local(call, *args)
+
+    async def _of_tier(
+        self, tier: str, threads: Pool, call: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> T:
         try:
-            return await self._local_threads.run(call, *args)
+            return await threads.run(call, *args)
         except FileNotFoundError as error:
             raise OSError(
-                errno.EIO, "the local tier lost a file that it needs", error.filename
+                errno.EIO, f"the {tier} tier lost a file that it needs", error.filename
             ) from error
 
     async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:

@@ -168,6 +168,14 @@ class Data(Labelled):
         return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
 
     @labelled
+    def take_place(self, step: str, fd: int, of: int) -> None:
+        """Let the number `of`, an open descriptor, stand for the file of `fd` (dup3(2)).
+
+        At once: a call under way with that number ends on the file that it began with.
+        """
+        os.dup2(fd, of, inheritable=False)
+
+    @labelled
     def seek(self, step: str, fd: int, offset: int, whence: int) -> int:
         """lseek(2) with SEEK_DATA or SEEK_HOLE. ENXIO when there is nothing from `offset` on."""
         return os.lseek(fd, offset, whence)

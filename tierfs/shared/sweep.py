@@ -64,7 +64,7 @@ class Sweeping(Staging):
         staging = control + b"/" + layout.STAGING
         found += self._unknown(staging, _is_member)
         mine = staging + b"/" + self.member.encode()
-        found += self._unknown(mine, lambda name: layout.generation_number(name) is not None)
+        found += self._unknown(mine, _is_staging)
         for item in self._list(mine):
             if layout.generation_number(item.name) is not None:
                 found += self._unknown(mine + b"/" + item.name, layout.is_staged)
@@ -151,6 +151,10 @@ class Sweeping(Staging):
 
 def _is_member(name: Name) -> bool:
     return _MEMBER.fullmatch(name) is not None
+
+
+def _is_staging(name: Name) -> bool:
+    return name == layout.SPILLED or layout.generation_number(name) is not None
 
 
 _PARTS: dict[Name, Callable[[Name], bool]] = {

@@ -5,11 +5,12 @@ from tierfs.shared.mending import Mending
 from tierfs.shared.registration import Registration
 from tierfs.shared.reopen import Reopening
 from tierfs.shared.replay import Replay
+from tierfs.shared.spill import Spill
 from tierfs.shared.sweep import Sweeping
 from tierfs.shared.transfer import Transfers
 
 
-class SharedTier(Transfers, Changes, Replay, Reopening, Mending, Registration, Sweeping):
+class SharedTier(Transfers, Changes, Replay, Reopening, Mending, Registration, Sweeping, Spill):
     """A directory on a file system that every node mounts.
 
     A mount calls `probe`, `register`, `retire_old_generations`, then whatever it likes, `sweep`

@@ -111,10 +111,7 @@ class Syncer:
             if not op.durable and op.mark is not Mark.SUSPECT and rooms.alive(op)
         ]  # fmt: skip
         versions = {op.row: (op.data_version, op.attr_version) for op in batch}
-        objects = tuple(op.object for op in batch if op.kind in HAS_OBJECT)
-        failed: Mapping[ObjectId, OSError] = {}
-        if objects:
-            failed = await rooms.local(rooms.store.sync_all, objects)
+        failed = await self._sync_objects([op.object for op in batch if op.kind in HAS_OBJECT])
         done = []
         for op in batch:
             if not rooms.alive(op):
@@ -129,6 +126,17 @@ class Syncer:
                 done.append(op)
         if done:
             await self._note(done)
+
+    async def _sync_objects(self, objects: list[ObjectId]) -> Mapping[ObjectId, OSError]:
+        rooms = self._rooms
+        far = tuple(filter(rooms.store.spread.is_spilled, objects))
+        near = tuple(each for each in objects if each not in far)
+        failed: dict[ObjectId, OSError] = {}
+        if near:
+            failed |= await rooms.local(rooms.store.sync_all, near)
+        if far:
+            failed |= await rooms.on_shared(rooms.store.sync_all, far)
+        return failed
 
     async def _note(self, done: list[Op]) -> None:
         for op in done:

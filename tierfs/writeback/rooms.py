@@ -8,7 +8,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 
 from tierfs.journal import Journal
 from tierfs.local import ObjectStore
-from tierfs.model import Op
+from tierfs.model import ObjectId, Op
 from tierfs.order import Backlog
 from tierfs.shared import Places, SharedTier
 from tierfs.threads import Pool
@@ -51,6 +51,17 @@ class Rooms:
             return await self.local_threads.run(call, *args)
         except OSError as error:
             raise LocalFailure from error
+
+    async def of_object(
+        self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> T:
+        """Run a blocking call on one object in a thread of the tier on which it lies.
+
+        LocalFailure if that is the local one; else OSError, as of any call on the shared tier.
+        """
+        if self.store.spread.is_spilled(object_id):
+            return await self.on_shared(call, *args)
+        return await self.local(call, *args)
 
     async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run a blocking call on names of the shared tier in a thread."""

@@ -134,14 +134,17 @@ class Stager:
         """
         rooms = self._rooms
         version = op.attr_version
-        found = await rooms.local(steps.look, rooms.store, op.object, Kind.FILE)
+        found = await rooms.of_object(op.object, steps.look, rooms.store, op.object, Kind.FILE)
         job = self._job(op, found, source_fd=-1)
         await rooms.on_shared(rooms.shared.restore_attributes, ready.staged, job)
         ready.attr_version = version
 
     async def _send(self, op: Op, transfer: Transfer, changed: Callable[[], bool]) -> Staged:
         rooms = self._rooms
-        fd, found, written = await rooms.local(steps.open_source, rooms.store, op.object)
+        spilled = rooms.store.spread.is_spilled(op.object)
+        fd, found, written = await rooms.of_object(
+            op.object, steps.open_source, rooms.store, op.object
+        )
         try:
             if written:  # through a mapping or a descriptor that outlived an earlier daemon
                 raise OSError(errno.ETXTBSY, os.strerror(errno.ETXTBSY))
@@ -150,13 +153,13 @@ class Stager:
             job = replace(job, changed=changed, progress=partial(self._progress, transfer))
             return await rooms.shared.stage_file(job)
         except OSError as error:
-            if _is_local(error):
+            if not spilled and _is_local(error):
                 raise LocalFailure from error
             raise
         finally:
             # in a thread: the object may have lost its name, and this frees all its blocks
             with trio.CancelScope(shield=True), suppress(LocalFailure):
-                await rooms.local(rooms.shared.system.close, "put.source_close", fd)
+                await rooms.of_object(op.object, rooms.shared.system.close, "put.source_close", fd)
 
     def _job(self, op: Op, found: steps.Look, *, source_fd: int) -> FileJob:
         return FileJob(

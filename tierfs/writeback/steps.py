@@ -131,7 +131,8 @@ def open_source(store: ObjectStore, object_id: ObjectId) -> tuple[int, Look, boo
     # our own reading is no access of the application: its atime is sent, too
     fd = store.open_object(object_id, os.O_RDONLY | os.O_NOATIME)
     try:
-        written = not store.has_no_writer(fd)
+        # of what is spilled the daemon alone has a descriptor
+        written = not (store.spread.is_spilled(object_id) or store.has_no_writer(fd))
         return fd, look(store, object_id, Kind.FILE), written
     except BaseException:
         store.close_object(fd)

@@ -1,0 +1,148 @@
+"""Where each object lies: on the local tier, or, *spilled*, in the staging area of the shared one.
+
+Both sides look alike (``objects/ab/ID``), so an object is what it is wherever it lies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from tierfs.local import labels
+from tierfs.local.fanout import FanOut, file_name
+from tierfs.model import ObjectId
+from tierfs.osio import OS
+
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+class Spread:
+    """The directories of objects of both sides. All methods but `is_spilled` block.
+
+    An object that lies on both sides is being moved out, or its move was just over when the daemon
+    died: it counts as spilled once its copy there is no stub.
+    """
+
+    def __init__(self, system: OS, near: FanOut) -> None:
+        self._system = system
+        self._near = near
+        self._far: FanOut | None = None
+        self._spilled: set[ObjectId] = set()
+
+    def attach(self, root: int) -> None:
+        """`root` holds the spilled objects. Takes stock of them and settles unfinished moves."""
+        self._far = FanOut(self._system, root)
+        for object_id in list(self._far.ids()):
+            if self._is_complete(object_id):
+                self._spilled.add(object_id)
+                _unlink(self._system, self._near, object_id)
+            else:
+                _unlink(self._system, self._far, object_id)
+
+    @property
+    def far(self) -> FanOut:
+        """The side on the shared tier. OSError(ENOSPC) where there is none."""
+        if self._far is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._far
+
+    def is_spilled(self, object_id: ObjectId) -> bool:
+        """Whether the object lies on the shared tier."""
+        return object_id in self._spilled
+
+    def place_far(self, object_id: ObjectId) -> None:
+        """An object of this id is, or will be made, on the shared tier."""
+        assert self._far is not None
+        self._spilled.add(object_id)
+
+    def forget(self, object_id: ObjectId) -> None:
+        """The object is removed."""
+        self._spilled.discard(object_id)
+
+    def directory(self, object_id: ObjectId, *, make: bool = False) -> int:
+        """Descriptor of the directory that holds the object. ENOENT unless it exists or `make`."""
+        fan = self.far if object_id in self._spilled else self._near
+        return fan.directory(object_id, make=make)
+
+    def near_directory(self, object_id: ObjectId) -> int:
+        """The same on the local tier, wherever the object lies."""
+        return self._near.directory(object_id)
+
+    def ids(self) -> Iterator[ObjectId]:
+        """Every object of both sides."""
+        for object_id in self._near.ids():
+            if object_id not in self._spilled:
+                yield object_id
+        yield from list(self._spilled)
+
+    def foreign(self) -> Iterator[bytes]:
+        """Paths below the local tier that are no objects."""
+        return self._near.foreign()
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        self._near.close()
+        if self._far is not None:
+            self._far.close()
+
+    # -- moving an object out --------------------------------------------------------------------
+
+    def begin_move(self, object_id: ObjectId) -> int:
+        """An empty copy of the object on the shared tier, marked as a stub: its descriptor."""
+        _unlink(self._system, self.far, object_id)
+        directory = self.far.directory(object_id, make=True)
+        fd = self._system.open_at("spill.create", directory, file_name(object_id), _CREATE, 0o600)
+        try:
+            self._system.set_xattr("spill.mark", fd, labels.STUB, b"")
+        except BaseException:
+            self.abandon_move(object_id, fd)
+            raise
+        return fd
+
+    def abandon_move(self, object_id: ObjectId, fd: int) -> None:
+        """The object stays where it is."""
+        self._system.close("spill.close", fd)
+        _unlink(self._system, self.far, object_id)
+
+    def finish_move(self, object_id: ObjectId, source: int, fd: int) -> None:
+        """All content of `source`, the object, is in `fd`: from here on it lies there.
+
+        What was durable stays durable: the copy is on the shared drive before it counts, and that
+        it counts before the object goes from the local one.
+        """
+        system = self._system
+        copy_attributes(system, source, fd)
+        system.fsync("spill.fsync", fd)
+        system.remove_xattr("spill.complete", fd, labels.STUB)
+        system.fsync("spill.fsync", fd)
+        system.fsync_dir("spill.fsync_dir", self.far.directory(object_id))
+        self._spilled.add(object_id)
+        _unlink(system, self._near, object_id)
+
+    def _is_complete(self, object_id: ObjectId) -> bool:
+        directory = self.far.directory(object_id)
+        fd = self._system.open_at("spill.open", directory, file_name(object_id), os.O_RDONLY)
+        try:
+            return labels.get(self._system, fd, labels.STUB) is None
+        finally:
+            self._system.close("spill.close", fd)
+
+
+def _unlink(system: OS, fan: FanOut, object_id: ObjectId) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        system.unlink_at("spill.remove", fan.directory(object_id), file_name(object_id))
+
+
+def copy_attributes(system: OS, source: int, target: int) -> None:
+    """Give the descriptor `target` owner, mode, times and all xattrs of `source`."""
+    st = system.fstat("local.clone", source)
+    system.fchown("local.clone", target, st.st_uid, st.st_gid)
+    for name in system.list_xattr("local.clone", source):
+        value = labels.get(system, source, name)
+        if value is not None:
+            system.set_xattr("local.clone", target, name, value)
+    system.fchmod("local.clone", target, stat.S_IMODE(st.st_mode))
+    system.utime_fd("local.clone", target, st.st_atime_ns, st.st_mtime_ns)
