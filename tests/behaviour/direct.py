@@ -389,7 +389,7 @@ class Direct(Calls):
                 for position, name in batch:
                     found = listing.ahead.pop(position, None)
                     if found is not None:
-                        self.counts[found[0].ino] += 1
+                        self.counts[found.ino] += 1
                         names.append(os.fsdecode(name))
                 position += 1
         finally:

@@ -25,6 +25,11 @@ _ATTR = struct.Struct("=QQQQQQIIIIIIIIII")
 _ATTR_OUT = struct.Struct("=QII")  # attr_valid, attr_valid_nsec, dummy
 _ENTRY_OUT = struct.Struct("=QQQQII")  # nodeid, generation, entry_valid, attr_valid, their nsec
 _OPEN_OUT = struct.Struct("=QIi")  # fh, open_flags, backing_id
+_READ_IN = struct.Struct("=QQI")  # fh, offset, size
+_FULL_ENTRY = struct.Struct("=QQQQII QQQQQQIIIIIIIIII QQII")
+"""struct fuse_direntplus: what a lookup answers, then ino, off, namelen, type."""
+_PLAIN_ENTRY = struct.Struct("=128xQQII")
+"""The same with a nodeid of 0: nothing is told but the name."""
 _SECOND = 1_000_000_000
 
 
@@ -80,6 +85,48 @@ def getxattr(message: bytes) -> GetXattr:
     """The body of a GETXATTR."""
     size, _ = _GETXATTR_IN.unpack_from(message, _BODY)
     return GetXattr(name_at(message, _GETXATTR_IN.size), size)
+
+
+def read(message: bytes) -> tuple[int, int, int]:
+    """Open directory, position and bytes of a READDIRPLUS."""
+    fh, offset, size = _READ_IN.unpack_from(message, _BODY)
+    return fh, offset, size
+
+
+def opened_directory(fh: int) -> bytes:
+    """struct fuse_open_out of an OPENDIR."""
+    return _OPEN_OUT.pack(fh, 0, 0)
+
+
+def entry_size(name: bytes) -> int:
+    """What an entry takes in the answer to a READDIRPLUS."""
+    return _FULL_ENTRY.size + (len(name) + 7 & ~7)
+
+
+def full_entry(
+    ino: int, offset: int, name: bytes, found: Attributes, block_bytes: int,
+    entry_seconds: float, attr_seconds: float,
+) -> bytes:  # fmt: skip
+    """An entry with all that a lookup would tell; the next one is at `offset`."""
+    atime, atime_ns = divmod(found.atime_ns, _SECOND)
+    mtime, mtime_ns = divmod(found.mtime_ns, _SECOND)
+    ctime, ctime_ns = divmod(found.ctime_ns, _SECOND)
+    type_bits = found.kind.type_bits
+    length = len(name)
+    return _FULL_ENTRY.pack(
+        ino, 0, 0, 0, int(entry_seconds * _SECOND), int(attr_seconds * _SECOND),
+        ino, found.size, found.blocks, atime % (1 << 64), mtime % (1 << 64), ctime % (1 << 64),
+        atime_ns, mtime_ns, ctime_ns, type_bits | found.mode, found.nlink,
+        found.uid, found.gid, _device(found.rdev) if found.rdev else 0, block_bytes, 0,
+        ino, offset, length, type_bits >> 12,
+    ) + name.ljust(length + 7 & ~7, b"\0")  # fmt: skip
+
+
+def plain_entry(ino: int, offset: int, name: bytes, type_bits: int) -> bytes:
+    """An entry of which the kernel gets the name, `ino` and what it is."""
+    length = len(name)
+    padded = name.ljust(length + 7 & ~7, b"\0")
+    return _PLAIN_ENTRY.pack(ino, offset, length, type_bits >> 12) + padded
 
 
 def reply(unique: int, *body: bytes) -> bytes:

@@ -12,8 +12,10 @@ import logging
 from tierfs.errors import to_errno
 from tierfs.kernel import bodies, wire
 from tierfs.kernel.answers import BLOCK_BYTES, Answers, Entry
+from tierfs.kernel.directories import Directories
 from tierfs.kernel.resent import RESENT, Requests
 from tierfs.kernel.wire import Opcode, Request
+from tierfs.model import Kind
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.nodes import Handle
@@ -29,13 +31,14 @@ class Hot:
     opcodes = frozenset(
         {
             Opcode.LOOKUP, Opcode.GETATTR, Opcode.GETXATTR, Opcode.CREATE, Opcode.OPEN,
-            Opcode.FLUSH, Opcode.RELEASE,
+            Opcode.FLUSH, Opcode.RELEASE, Opcode.OPENDIR, Opcode.READDIRPLUS, Opcode.RELEASEDIR,
         }
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
         self._answers = Answers(fs)
+        self._directories = Directories(fs)
 
     def forget(self, request: Request, message: memoryview) -> None:
         """FORGET and BATCH_FORGET, which nobody answers."""
@@ -87,7 +90,12 @@ class Hot:
         answers, files, unique = self._answers, self._fs.files, request.unique
         match request.opcode:
             case Opcode.LOOKUP:
-                found = await answers.lookup(request.nodeid, bodies.name_at(message), request.pid)
+                name = bodies.name_at(message)
+                found = await answers.lookup(request.nodeid, name, request.pid)
+                self._directories.readers.looks_up(
+                    request.pid, request.nodeid, name,
+                    is_directory=found.node.kind is Kind.DIRECTORY,
+                )  # fmt: skip
                 return bodies.reply(unique, _entry(found))
             case Opcode.GETATTR:
                 return _getattr(request, await answers.getattr(request.nodeid))
@@ -104,6 +112,12 @@ class Hot:
                 await files.flush(files.handle(bodies.handle_of(message)))
             case Opcode.RELEASE:
                 await files.release(files.handle(bodies.handle_of(message)))
+            case Opcode.OPENDIR:
+                return self._directories.open(request)
+            case Opcode.READDIRPLUS:
+                return await self._directories.read(request, message)
+            case Opcode.RELEASEDIR:
+                self._directories.release(message)
             case _:
                 return wire.error_reply(unique, errno.ENOSYS)
         return wire.error_reply(unique, 0)

@@ -211,13 +211,12 @@ class Operations(pyfuse3.Operations):
         position = start_id
         while batch := await self._fs.listings.batch(listing, position):
             for position, name in batch:
-                found = listing.ahead.pop(position, None)
-                if found is None:
+                told = listing.ahead.pop(position, None)
+                if told is None or told.node is None or told.attributes is None:
                     continue  # gone since the listing was made
-                node, attributes = found
-                reply = entry_attributes(Entry.of(node, attributes))
+                reply = entry_attributes(Entry.of(told.node, told.attributes))
                 if not pyfuse3.readdir_reply(token, name, reply, position + 1):
-                    listing.ahead[position] = found
+                    listing.ahead[position] = told
                     return
             position += 1
 

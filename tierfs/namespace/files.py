@@ -127,7 +127,7 @@ class Files:
 
     def _add(self, handle: Handle) -> None:
         self.handles[handle.number] = handle
-        handle.node.handles.add(handle)
+        handle.node.attach(handle)
         if handle.writable:
             self._core.writeback.pace.opened(handle.number)
 
@@ -282,7 +282,7 @@ class Files:
         core.close_shared_file(handle)
         async with node.lock:
             obj = handle.object
-            node.handles.discard(handle)
+            node.detach(handle)
             self._opening.let_go(handle)
             if obj is not None:
                 if handle.writable:

@@ -175,7 +175,7 @@ class Known:
                 obj.writers += 1
                 obj.dirty = True  # what was written since the last FLUSH nobody remembers
                 obj.live = obj.live or known.backing != 0
-        node.handles.add(handle)
+        node.attach(handle)
         node.opened += 1
         node.backing = known.backing
         return handle

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tierfs.model import Attributes, Kind, Name, ObjectId
 from tierfs.namespace.core import Core
@@ -18,8 +20,23 @@ from tierfs.namespace.lookup import Lookup, watching
 from tierfs.namespace.nodes import DirectoryState, Node
 from tierfs.namespace.remembered import KnownListing
 
-BATCH = 64
+BATCH = 128
 """Entries whose attributes are asked for in one thread call."""
+
+AHEAD_SECONDS = 0.25
+"""How long what was asked for ahead may be told, as the attributes of a directory."""
+
+Found = tuple[Kind, int]
+"""What the shared tier's own listing says of a name: what it is, and its inode."""
+
+
+class Told(NamedTuple):
+    """What is ready to be told of an entry; without `node`, what a listing alone tells."""
+
+    kind: Kind
+    ino: int
+    node: Node | None = None
+    attributes: Attributes | None = None
 
 
 @dataclass(slots=True)
@@ -28,13 +45,18 @@ class Listing:
 
     Attributes:
         names: its snapshot, None before the first read.
+        found: what the shared tier's listing said of those that it has; an earlier worker's is
+            not known.
         ahead: by position, what is ready to be told; each holds a lookup of its node.
+        ahead_until: clock value until when it may be told.
     """
 
     number: int
     state: DirectoryState
     names: list[Name] | None = None
-    ahead: dict[int, tuple[Node, Attributes]] = field(default_factory=dict)
+    found: dict[Name, Found | None] = field(default_factory=dict)
+    ahead: dict[int, Told] = field(default_factory=dict)
+    ahead_until: float = 0.0
 
     @property
     def directory(self) -> ObjectId:
@@ -86,8 +108,9 @@ class Listings:
             self._let_go(listing)
 
     def _let_go(self, listing: Listing) -> None:
-        for node, _ in listing.ahead.values():
-            self._forget(node.ino, 1)
+        for told in listing.ahead.values():
+            if told.node is not None:
+                self._forget(told.node.ino, 1)
         listing.ahead.clear()
 
     async def names(self, state: DirectoryState) -> list[Name]:
@@ -98,8 +121,9 @@ class Listings:
         """The names of a directory that are those of directories, also of unlisted checkpoints."""
         merged = await self._merged(state)
         found = [
-            name for name, kind in merged.items()
-            if kind is Kind.DIRECTORY or (kind is None and self._is_directory(state, name))
+            name for name, seen in merged.items()
+            if (seen is None and self._is_directory(state, name))
+            or (seen is not None and seen[0] is Kind.DIRECTORY)
         ]  # fmt: skip
         found += [name for name in await self._staged_names(state) if name not in merged]
         return list(dict.fromkeys([*found, *state.unsealed]))
@@ -115,12 +139,12 @@ class Listings:
         found = await core.at(state.id, core.shared.staged_groups)
         return [name for name in found if core.groups.is_group(state, name)]
 
-    async def _merged(self, state: DirectoryState) -> dict[Name, Kind | None]:
-        """All names of a directory; the kind is None of those that the overlay answers for."""
+    async def _merged(self, state: DirectoryState) -> dict[Name, Found | None]:
+        """All names of a directory; None with those that the overlay answers for."""
         overlay = {name: entry.object is not None for name, entry in state.entries.items()}
         with watching(state) as changed:
             shared = await self._shared_names(state)
-        names: dict[Name, Kind | None] = dict(shared)
+        names: dict[Name, Found | None] = dict(shared)
         for name, there in {**overlay, **changed}.items():
             if there:
                 names[name] = None
@@ -133,13 +157,13 @@ class Listings:
                 names.pop(name, None)
         return names
 
-    async def _shared_names(self, state: DirectoryState) -> dict[Name, Kind]:
+    async def _shared_names(self, state: DirectoryState) -> dict[Name, Found]:
         core = self._core
         if not core.places.exists(state.id):
             return {}
         try:
             found = await core.at(state.id, core.shared.listing)
-            return {name: kind for name, kind, _ in found}
+            return {name: (kind, inode) for name, kind, inode in found}
         except OSError:
             if state.removed:
                 return {}  # it was open before, and went from the shared tier meanwhile
@@ -157,15 +181,42 @@ class Listings:
             for name, entry in state.entries.items()
         )
 
-    async def batch(self, listing: Listing, start: int) -> list[tuple[int, Name]]:
-        """Positions and names from `start` on, with nodes and attributes fetched ahead."""
+    async def batch(
+        self, listing: Listing, start: int, *, with_attributes: bool = True
+    ) -> list[tuple[int, Name]]:
+        """Positions and names from `start` on; what is to be told of them is in `ahead`.
+
+        Without attributes nothing is asked for what the shared tier's listing has told already.
+        """
         if listing.names is None or start == 0:
-            listing.names = await self.names(listing.state)
+            listing.found = await self._merged(listing.state)
+            listing.names = list(listing.found)
             self._core.memory.listing(listing)
             self._let_go(listing)
+        elif time.monotonic() > listing.ahead_until:
+            self._let_go(listing)
         part = list(enumerate(listing.names[start : start + BATCH], start))
-        await self._fetch(listing, [(i, name) for i, name in part if i not in listing.ahead])
+        wanted = [(i, name) for i, name in part if i not in listing.ahead]
+        if not with_attributes:
+            wanted = [each for each in wanted if not self._tell_name(listing, *each)]
+        if wanted:
+            if not listing.ahead:
+                listing.ahead_until = time.monotonic() + AHEAD_SECONDS
+            await self._fetch(listing, wanted)
         return part
+
+    def _tell_name(self, listing: Listing, position: int, name: Name) -> bool:
+        """Whether nothing has to be asked about an entry of which the name is enough."""
+        found, state, tree = listing.found.get(name), listing.state, self._core.tree
+        if found is None or found[0] is Kind.DIRECTORY or name in state.entries:
+            return False
+        kind, inode = found
+        node = tree.by_shared.get(inode)
+        if node is None and inode in tree.nodes:
+            return False  # the number is still that of something else
+        ino = tree.aliases.get(inode, inode) if node is None else node.ino
+        listing.ahead[position] = Told(kind, ino)
+        return True
 
     async def _fetch(
         self, listing: Listing, wanted: list[tuple[int, Name]], *, again: bool = True
@@ -204,7 +255,11 @@ class Listings:
                     moved.append((position, name))
                 elif entry is not None:
                     node = self._lookup.adopt(state, name, entry)
-                    if not await self._hold(listing, position, node, entry.st):
+                    told = self._lookup.as_committed(node, entry.st)
+                    if told is not None and position not in listing.ahead:
+                        node.lookups += 1
+                        listing.ahead[position] = Told(node.kind, node.ino, node, told)
+                    elif not await self._hold(listing, position, node, entry.st):
                         moved.append((position, name))
         return moved
 
@@ -224,6 +279,7 @@ class Listings:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise
             return False
-        if listing.ahead.setdefault(position, (node, attributes))[0] is not node:
+        told = Told(node.kind, node.ino, node, attributes)
+        if listing.ahead.setdefault(position, told) is not told:
             self._forget(node.ino, 1)
         return True

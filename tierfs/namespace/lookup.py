@@ -224,10 +224,7 @@ class Lookup:
         if node.directory is not None:
             found = self._directory_attributes(node.directory, attributes)
             return dataclasses.replace(found, nlink=0) if node.unlinked else found
-        if node.ctimes is not None and node.ctimes[0] == attributes.ctime_ns:
-            attributes = dataclasses.replace(attributes, ctime_ns=node.ctimes[1])
-        if node.linked_ns > attributes.ctime_ns:
-            attributes = dataclasses.replace(attributes, ctime_ns=node.linked_ns)
+        attributes = _ours(node, attributes)
         if node.unlinked:
             return dataclasses.replace(attributes, nlink=0)
         if obj is None:
@@ -237,6 +234,13 @@ class Lookup:
         # a local object has one link of its own, whatever the shared file has
         committed = attributes.nlink if obj.content is Content.NONE else obj.committed_links
         return dataclasses.replace(attributes, nlink=max(1, (committed or 1) + obj.links))
+
+    def as_committed(self, node: Node, st: os.stat_result) -> Attributes | None:
+        """What stat(2) says of a file of which nothing is pending, and the shared tier `st`."""
+        if node.object is not None or node.directory is not None or node.unlinked:
+            return None
+        attributes = Attributes.of(st)
+        return attributes if node.ctimes is None and not node.linked_ns else _ours(node, attributes)
 
     def directory_at_hand(self, node: Node) -> Attributes | None:
         """What stat(2) says of a directory, if nobody has to be asked."""
@@ -351,6 +355,15 @@ class Lookup:
         if node.shared is None:
             raise OSError(errno.ESTALE, "gone from the shared tier")
         return node.shared.directory, node.shared.name, node.shared.inode
+
+
+def _ours(node: Node, attributes: Attributes) -> Attributes:
+    """With the ctime that applications are to see."""
+    if node.ctimes is not None and node.ctimes[0] == attributes.ctime_ns:
+        attributes = dataclasses.replace(attributes, ctime_ns=node.ctimes[1])
+    if node.linked_ns > attributes.ctime_ns:
+        attributes = dataclasses.replace(attributes, ctime_ns=node.linked_ns)
+    return attributes
 
 
 def missing(name: Name) -> FileNotFoundError:

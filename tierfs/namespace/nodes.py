@@ -6,6 +6,7 @@ Plain state. Every change to it happens in one synchronous step (see docs/CONCUR
 from __future__ import annotations
 
 import enum
+import operator
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +17,6 @@ from tierfs.model import SPECIAL, Attributes, Kind, Name, ObjectId, Op, OpKind, 
 
 UNKNOWN_INODE = 0
 """There is something on the shared tier under the name, but its inode is not known."""
-
-
-REMEMBERED = frozenset({"lookups", "object", "shared", "names", "unlinked", "ctimes"})
-"""Fields of a node that outlive the process. Who changes `names` in place sets another of them in
-the same step, or tells `Tree.renamed`."""
 
 
 class Content(enum.Enum):
@@ -98,9 +94,33 @@ class LocalObject:
         self.version += 1
 
 
-@dataclass(slots=True, eq=False)
+def _remembered(slot: str, *, counts: bool = False) -> Any:
+    """A property of `Node` kept in `slot`: setting it notes that the node is to be remembered."""
+    kept = operator.attrgetter(slot)
+
+    def put(node: Node, value: Any) -> None:
+        setattr(node, slot, value)
+        if node.changed is not None:
+            if counts:
+                node.changed.setdefault(node, False)
+            else:
+                node.changed[node] = True
+
+    return property(kept, put)
+
+
+_SLOTS = (
+    "_ctimes", "_lock", "_lookups", "_names", "_object", "_shared", "_unlinked", "backing",
+    "changed", "directory", "handles", "ino", "kind", "last", "linked_ns", "opened", "seen",
+    "unknown",
+)  # fmt: skip
+
+
 class Node:
-    """What the kernel knows under one nodeid.
+    """What the kernel knows under one nodeid. There may be millions: what few need comes late.
+
+    The fields with a property outlive the process. Who changes `names` in place sets another of
+    them in the same step, or tells `Tree.renamed`.
 
     Attributes:
         ino: nodeid and st_ino; never used again while the mount lives.
@@ -119,36 +139,58 @@ class Node:
         ctimes: ctime of the shared entry that our own commit left, and the one to show for it: a
             commit is no change that an application made (tar would say that the file changed).
         linked_ns: when a name was last given or taken here: its ctime is no older.
+        handles: open files, see `attach` and `detach`.
         changed: collects the nodes of which something has to be remembered again: more than the
             lookups?
     """
 
-    ino: int
-    kind: Kind
-    changed: dict[Node, bool] | None = None
-    lookups: int = 0
-    directory: ObjectId | None = None
-    object: LocalObject | None = None
-    shared: Location | None = None
-    names: set[tuple[ObjectId, Name]] = field(default_factory=set)
-    unknown: int = 0
-    unlinked: bool = False
-    last: Attributes | None = None
-    opened: int = 0
-    backing: int = 0
-    seen: Signature | None = None
-    ctimes: tuple[int, int] | None = None
-    linked_ns: int = 0
-    handles: set[Handle] = field(default_factory=set)
-    lock: trio.Lock = field(default_factory=trio.Lock)
+    __slots__ = _SLOTS
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-        if name in REMEMBERED and self.changed is not None:
-            if name != "lookups":
-                self.changed[self] = True
-            else:
-                self.changed.setdefault(self, False)
+    lookups: int = _remembered("_lookups", counts=True)
+    object: LocalObject | None = _remembered("_object")
+    shared: Location | None = _remembered("_shared")
+    names: set[tuple[ObjectId, Name]] = _remembered("_names")
+    unlinked: bool = _remembered("_unlinked")
+    ctimes: tuple[int, int] | None = _remembered("_ctimes")
+
+    def __init__(
+        self, ino: int, kind: Kind, changed: dict[Node, bool] | None = None, *, lookups: int = 0
+    ) -> None:
+        self.ino = ino
+        self.kind = kind
+        self.changed = changed
+        self._lookups = lookups
+        self.directory: ObjectId | None = None
+        self._object: LocalObject | None = None
+        self._shared: Location | None = None
+        self._names: set[tuple[ObjectId, Name]] = set()
+        self.unknown = 0
+        self._unlinked = False
+        self.last: Attributes | None = None
+        self.opened = 0
+        self.backing = 0
+        self.seen: Signature | None = None
+        self._ctimes: tuple[int, int] | None = None
+        self.linked_ns = 0
+        self.handles: frozenset[Handle] = frozenset()
+        self._lock: trio.Lock | None = None
+        if changed is not None:
+            changed[self] = True
+
+    @property
+    def lock(self) -> trio.Lock:
+        """Held over the steps of one open, close or change of attributes."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
+
+    def attach(self, handle: Handle) -> None:
+        """One more open file of it."""
+        self.handles |= {handle}
+
+    def detach(self, handle: Handle) -> None:
+        """One less."""
+        self.handles -= {handle}
 
     @property
     def stays(self) -> bool:

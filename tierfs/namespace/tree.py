@@ -43,7 +43,8 @@ class Tree:
         self._nodeless: dict[int, ObjectId] = {}
         self.changed: dict[Node, bool] | None = None
         self.directories[ROOT] = DirectoryState(ROOT, None, b"", pins=1)
-        root = Node(ROOT_INO, Kind.DIRECTORY, lookups=1, directory=ROOT)
+        root = Node(ROOT_INO, Kind.DIRECTORY, lookups=1)
+        root.directory = ROOT
         self.nodes[ROOT_INO] = self.by_object[ROOT] = self.by_shared[root_inode] = root
 
     # -- finding -------------------------------------------------------------------------------
@@ -92,7 +93,8 @@ class Tree:
         if node is None:
             # the file that it was the first version of may still go by its number
             ino = int(obj.id) if int(obj.id) not in self.nodes else int(new_object_id())
-            node = Node(ino, obj.kind, self.changed, object=obj)
+            node = Node(ino, obj.kind, self.changed)
+            node.object = obj
             if obj.kind is Kind.DIRECTORY:
                 node.directory = obj.id
             self.nodes[node.ino] = self.by_object[obj.id] = node
@@ -223,9 +225,8 @@ class Tree:
 
         The kernel learns the new number when it looks the name up again.
         """
-        fresh = Node(
-            int(new_object_id()), node.kind, self.changed, names=node.names, ctimes=node.ctimes
-        )
+        fresh = Node(int(new_object_id()), node.kind, self.changed)
+        fresh.names, fresh.ctimes = node.names, node.ctimes
         self.nodes[fresh.ino] = fresh
         node.names = set()
         obj = self.switch_object(node, None)

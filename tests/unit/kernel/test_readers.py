@@ -1,0 +1,59 @@
+"""Who is told the attributes of what it lists."""
+
+from tierfs.kernel.readers import PATIENCE, READERS, Readers
+
+FIND, DU = 11, 22
+
+
+def _lists(readers: Readers, thread: int, directory: int, *, looks: bool) -> bool:
+    """Whether a thread that lists `directory` gets attributes; it looks at a file there, or not."""
+    readers.opens(thread)
+    told = readers.wants_attributes(thread)
+    if told:
+        readers.probes(thread, directory, b"first")
+    readers.told(thread, 100)
+    readers.looks_up(thread, directory, b"below", is_directory=True)
+    if looks:
+        readers.looks_up(thread, directory, b"first", is_directory=False)
+    return told
+
+
+def test_who_never_looks_gets_names_only_until_it_looks() -> None:
+    readers = Readers()
+    assert [_lists(readers, FIND, n, looks=False) for n in range(3)] == [True, False, False]
+    assert not _lists(readers, FIND, 3, looks=True)
+    assert _lists(readers, FIND, 4, looks=True)
+
+
+def test_who_looks_keeps_getting_attributes() -> None:
+    readers = Readers()
+    assert all(_lists(readers, DU, n, looks=True) for n in range(5))
+    assert not all(_lists(readers, FIND, n, looks=False) for n in range(5))
+    assert _lists(readers, DU, 5, looks=True)
+
+
+def test_a_directory_without_files_says_nothing() -> None:
+    readers = Readers()
+    for _ in range(3):
+        readers.opens(FIND)
+        readers.looks_up(FIND, 1, b"below", is_directory=True)
+    assert readers.wants_attributes(FIND)
+
+
+def test_within_one_large_directory_it_shows_after_a_while() -> None:
+    readers = Readers()
+    readers.opens(FIND)
+    readers.probes(FIND, 1, b"first")
+    readers.told(FIND, PATIENCE)
+    assert readers.wants_attributes(FIND)
+    readers.told(FIND, 1)
+    assert not readers.wants_attributes(FIND)
+
+
+def test_only_the_last_readers_are_remembered() -> None:
+    readers = Readers()
+    _lists(readers, FIND, 1, looks=False)
+    for thread in range(100, 100 + READERS):
+        readers.opens(thread)
+    readers.opens(FIND)
+    assert readers.wants_attributes(FIND)

@@ -1,0 +1,81 @@
+"""Who reads directories to look at what is in them, and who wants the names only.
+
+The attributes of an entry cost many times what its name does, and the kernel does not say whether
+they are wanted: it asks for both. But who is not told of an entry looks the name up. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+READERS = 64
+"""Threads that are remembered, those that read last."""
+
+PATIENCE = 20_000
+"""Entries that a reader may take before it looks at the first (fts(3) takes 10,000 at a time)."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """A thread that reads directories.
+
+    Attributes:
+        looks: it looks at what it lists, as far as is known.
+        told: entries told since it opened the last directory.
+        probes: entries of that directory that it was not told of, (nodeid, name).
+        looked: it looked one of them up.
+    """
+
+    looks: bool = True
+    told: int = 0
+    probes: set[tuple[int, bytes]] = field(default_factory=set)
+    looked: bool = False
+
+
+class Readers:
+    """The threads that read directories lately, by their ids."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Reader] = {}
+
+    def opens(self, thread: int) -> None:
+        """A thread opens a directory: whether it looked at what was in the last one, shows now."""
+        reader = self._known.pop(thread, None) or Reader()
+        self._known[thread] = reader
+        if len(self._known) > READERS:
+            del self._known[next(iter(self._known))]
+        if reader.probes and not reader.looked:
+            reader.looks = False
+        reader.told, reader.looked = 0, False
+        reader.probes.clear()
+
+    def wants_attributes(self, thread: int) -> bool:
+        """Whether the next entries are to be told with their attributes."""
+        reader = self._known.get(thread)
+        if reader is None:
+            return True
+        if reader.told > PATIENCE and reader.probes and not reader.looked:
+            reader.looks = False
+        return reader.looks
+
+    def probes(self, thread: int, directory: int, name: bytes) -> None:
+        """An entry of which it is told the name alone, to see whether it looks at it."""
+        reader = self._known.get(thread)
+        if reader is not None:
+            reader.probes.add((directory, name))
+
+    def told(self, thread: int, entries: int) -> None:
+        """It was told of so many entries."""
+        reader = self._known.get(thread)
+        if reader is not None:
+            reader.told += entries
+
+    def looks_up(self, thread: int, directory: int, name: bytes, *, is_directory: bool) -> None:
+        """It asked for a name that is there. Directories are looked up by whoever walks a tree."""
+        reader = self._known.get(thread)
+        if reader is None or is_directory:
+            return
+        if not reader.looks:
+            reader.looks = reader.looked = True
+        elif (directory, name) in reader.probes:
+            reader.looked = True
