@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from tests.harness import LoopDevice, Node, frozen, wait_until
 from tests.harness.checkpoints import TRAINER
@@ -162,3 +163,34 @@ def test_removed_while_it_is_written_again(
     (run / "checkpoint-1" / "model.safetensors").write_bytes(b"again")
     node.settle()
     assert [each.name for each in (node.shared / "run").iterdir()] == ["checkpoint-1"]
+
+
+def test_what_a_pointer_names_goes_after_the_next_pointer(make_node: Callable[..., Node]) -> None:
+    """`latest` is written again before its last version could go, and behind the removal."""
+    node = started(make_node)
+    run, shared = node.mount / "run", node.shared / "run"
+    run.mkdir()
+
+    def save(step: int) -> BinaryIO:
+        folder = run / f"global_step{step}"
+        folder.mkdir()
+        open_file = (folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt").open("wb")
+        open_file.write(b"x")
+        (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
+        (run / "latest").write_text(folder.name)
+        return open_file
+
+    save(1).close()
+    node.settle()
+    second = save(2)
+    shutil.rmtree(run / "global_step1")
+    third = save(3)
+    second.close()
+    wait_until((shared / "global_step2").exists, "the second to be sealed")
+    wait_until(lambda: "latest" in str(node.status()["held"]), "the removal to be held for it")
+    assert (shared / "latest").read_text() == "global_step1"
+    assert (shared / "global_step1").exists()
+    third.close()
+    node.settle()
+    assert (shared / "latest").read_text() == "global_step3"
+    wait_until(lambda: not (shared / "global_step1").exists(), "the first to go")

@@ -198,10 +198,13 @@ class Mount:
         for obj in pending:
             if time.monotonic() > limit:
                 break
+            if obj.put is None:
+                continue  # committed or taken back meanwhile
             try:
                 await core.local(core.store.sync, obj.id)
             except OSError as error:
-                log.error("sync of object %x: %s", obj.id, error)
+                if obj.put is not None:
+                    log.error("sync of object %x: %s", obj.id, error)
         try:
             await core.journal.sync()
         except Exception as error:

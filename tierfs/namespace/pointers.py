@@ -7,17 +7,15 @@ number, of a directory beside them.
 from __future__ import annotations
 
 import os
-import re
 
 from tierfs.model import ObjectId, Op
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import DirectoryState, LocalObject
 from tierfs.order import names
+from tierfs.order.spellings import spellings_in
 
 MAX_BYTES = 64 << 10
-MAX_NAMES = 32
-_WORD = re.compile(rb"[^\s\0\"',:;{}\[\]()]+")
 
 
 async def targets_of(
@@ -45,11 +43,6 @@ def is_pointer(op: Op) -> bool:
     return names.role(op.name) is names.Role.POINTER and 0 < op.size <= MAX_BYTES
 
 
-def spellings_in(content: bytes) -> list[list[bytes]]:
-    """For each word of a pointer the directory names that it may stand for."""
-    return [_spellings(word) for word in list(dict.fromkeys(_WORD.findall(content)))[:MAX_NAMES]]
-
-
 def content_of(core: Core, object_id: ObjectId) -> bytes:
     """The content of a small object. Blocking."""
     fd = core.store.open_object(object_id, os.O_RDONLY)
@@ -57,13 +50,3 @@ def content_of(core: Core, object_id: ObjectId) -> bytes:
         return core.os.pread("pointer.read", fd, MAX_BYTES, 0)
     finally:
         core.os.close("pointer.close", fd)
-
-
-def _spellings(word: bytes) -> list[bytes]:
-    """The directory names that a word of a pointer may stand for."""
-    first = word.strip(b"/").partition(b"/")[0]
-    if not 0 < len(first) <= 255 or first in (b".", b".."):
-        return []
-    if first.isdigit():
-        return [first, b"iter_" + first.lstrip(b"0").zfill(7)[:250]]
-    return [first]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tierfs.model import ROOT, Name, ObjectId, Op, OpKind
 from tierfs.namespace.core import Core
-from tierfs.namespace.pointers import content_of, is_pointer, spellings_in
+from tierfs.namespace.pointers import content_of, is_pointer
+from tierfs.order.spellings import spellings_in
 
 Children = dict[tuple[ObjectId, Name], ObjectId]
 

@@ -266,6 +266,8 @@ class Actions:
             look = partial(group_steps.other_sealed, self._is_group, going)
             if not await rooms.on_shared(look, rooms.shared, place):
                 raise Held("it is the last whole checkpoint there")
+            lead = partial(group_steps.leading_to, op.name)
+            self._removals.check_pointers(op, await rooms.on_shared(lead, rooms.shared, place))
         return await self._change_names(op, group_steps.trash)
 
     async def _set_attributes(self, op: Op) -> Applied:

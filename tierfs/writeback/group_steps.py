@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
 from tierfs.errors import DirectoryGone
 from tierfs.model import OLDER, TRASH, Kind, Name, ObjectId, Reopen
+from tierfs.order import names
+from tierfs.order.classify import SMALL_BYTES
+from tierfs.order.spellings import names_it
 from tierfs.shared import Found, ManifestLine, Place, SharedTier, staging_name
 from tierfs.writeback.results import Applied, NothingToDo
 from tierfs.writeback.steps import Call, FinalCall
@@ -108,3 +112,33 @@ def other_sealed(
         if found is not None and (name, found.st.st_ino) not in going:
             return True
     return False
+
+
+def leading_to(name: Name, shared: SharedTier, place: Place) -> list[Name]:
+    """The pointers and symbolic links in `place` that lead to `name` now."""
+    return [
+        each for each, kind, _ in shared.listing(place)
+        if (kind is Kind.SYMLINK and name in _target(shared, place, each).split(b"/"))
+        or (kind is Kind.FILE and names_it(_content(shared, place, each), name))
+    ]  # fmt: skip
+
+
+def _target(shared: SharedTier, place: Place, name: Name) -> bytes:
+    entry = shared.lookup(place, name)
+    return b"" if entry is None or entry.target is None else entry.target
+
+
+def _content(shared: SharedTier, place: Place, name: Name) -> bytes:
+    """The content of a pointer; none where it is no pointer, too large to be one, or gone."""
+    if names.role(name) is not names.Role.POINTER:
+        return b""
+    try:
+        fd, st = shared.open_file(place, name, os.O_RDONLY)
+    except FileNotFoundError:
+        return b""
+    try:
+        if st.st_size > SMALL_BYTES:
+            return b""
+        return shared.system.pread("pointer.read", fd, SMALL_BYTES, 0)
+    finally:
+        shared.system.close("pointer.close", fd)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 
 import trio
 
-from tierfs.model import ObjectId, Op, OpKind
+from tierfs.model import Name, ObjectId, Op, OpKind
+from tierfs.writeback.results import Held
 from tierfs.writeback.rooms import Rooms
 from tierfs.writeback.settings import WritebackSettings
 
@@ -31,6 +33,7 @@ class Removals:
         self.settings = settings
         self._is_full = is_full
         self._purged: set[int] = set()
+        self._named_by: dict[int, Name] = {}
 
     def let_go(self, op: Op) -> bool:
         """Whether the removal `op` goes even if it leaves nothing whole."""
@@ -41,6 +44,17 @@ class Removals:
             return True
         limit = self.settings.full_hold if self._is_full() else self.settings.delete_hold
         return time.time_ns() - op.timestamp_ns >= limit * 1e9
+
+    def check_pointers(self, op: Op, pointers: Iterable[Name]) -> None:
+        """Raise Held while one of `pointers`, which lead to what `op` removes, is to change.
+
+        Its next version may have come after the removal, when one issued before was given up for
+        it: without this the pointer would lead to nothing until then.
+        """
+        for name in pointers:
+            if self._rooms.backlog.of_name(op.parent, name) is not None:
+                self._named_by[op.row] = name
+                raise Held(f"{os.fsdecode(name)} names it, and its next version is not committed")
 
     def sealed(self, directory: ObjectId) -> None:
         """A checkpoint was sealed in `directory`: the removals of others in it may go."""
@@ -64,6 +78,15 @@ class Removals:
     def over(self, op: Op) -> None:
         """`op` is applied or dropped."""
         self._purged.discard(op.row)
+        self._named_by.pop(op.row, None)
+        if not self._named_by:
+            return
+        ends = {(op.parent, op.name), (op.parent2, op.name2)}
+        backlog = self._rooms.backlog
+        for held, _ in list(backlog.held()):
+            if (held.parent, self._named_by.get(held.row)) in ends:
+                del self._named_by[held.row]
+                backlog.release_removal(held)
 
     async def run(self, wake: Callable[[], None]) -> None:
         """Let go what has been held long enough, until cancelled."""

@@ -20,8 +20,9 @@ from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
 from tierfs.namespace.nodes import DirectoryState, Node
-from tierfs.namespace.pointers import MAX_BYTES, spellings_in
+from tierfs.namespace.pointers import MAX_BYTES
 from tierfs.order import names as roles
+from tierfs.order.spellings import spellings_in
 
 log = logging.getLogger(__name__)
 
