@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "errors": 0, "model": 0, "threads": 0,
     "osio": 1, "config": 1,
-    "order": 2, "groups": 2, "local": 2, "journal": 2, "shared": 2,
+    "order": 2, "groups": 2, "health": 2, "local": 2, "journal": 2, "shared": 2,
     "writeback": 3, "mend": 3,
     "namespace": 4,
     "kernel": 5, "control": 5, "supervisor": 5,
@@ -40,12 +40,13 @@ WITHOUT_TRIO = (
     "osio/",
     "order/",
     "groups/",
+    "health/",
     "local/",
     "cli/",
     "namespace/tree.py",
 )
 
-PURE = ("order/", "groups/", "namespace/tree.py")
+PURE = ("order/", "groups/", "health/", "namespace/tree.py")
 IMPURE_MODULES = {
     "os",
     "io",

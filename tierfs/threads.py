@@ -10,6 +10,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,19 +23,28 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
-    """One call. Whoever takes the only item of `claim` carries it out, or cancels it.
+    """One call. Whoever takes the only item of `claim` carries it out, or cancels it; whoever
+    takes that of `result` decides what becomes of its result.
 
-    `cancel` raises Cancelled once its task is cancelled.
+    Attributes:
+        cancel: raises Cancelled once its task is cancelled.
+        late: gets the result that nobody waits for any more; None: the task has to wait.
+        begun: when a thread took it (time.monotonic), 0.0 before.
+        counted: it has lasted so long that another thread does the work of its own.
     """
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
     task: trio.lowlevel.Task
     token: trio.lowlevel.TrioToken
+    late: Callable[[Any], object] | None = None
     claim: list[None] = field(default_factory=lambda: [None])
+    result: list[None] = field(default_factory=lambda: [None])
     cancel: Callable[[], object] | None = None
+    begun: float = 0.0
+    counted: bool = False
 
 
 _Queue = queue.SimpleQueue[_Job | None]
@@ -54,65 +64,128 @@ def check_cancelled() -> None:
         job.cancel()
 
 
+def forget(result: object) -> None:
+    """For `Pool.run`: a result that comes late is let go."""
+
+
+Observer = Callable[[float, BaseException | None], None]
+
+
 class Pool:
     """Up to `width` threads, started when they are needed, ended with the pool.
 
     `nice` is added to the priority of the process (setpriority(2)); what may not be raised stays.
-    `prepare` is called in each thread before its first call.
+    `prepare` is called in each thread before its first call. Calls that hang have other threads
+    started in the place of their own, `spare` at the most (see `look`).
+
+    Attributes:
+        observer: told of each call that ends: the seconds that it took, and its error.
     """
 
     def __init__(
-        self, name: str, width: int, *, nice: int = 0, prepare: Callable[[], None] = lambda: None
-    ) -> None:
+        self, name: str, width: int, *, nice: int = 0, spare: int = 0,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.width = width
+        self.observer: Observer | None = None
         self._nice = nice
         self._prepare = prepare
+        self._spare = spare
         self._queue: _Queue = queue.SimpleQueue()
         self._threads = 0
-        self._running = 0
+        self._lost = 0
+        self._jobs: set[_Job] = set()
 
-    async def run(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+    async def run(
+        self, call: Callable[[Unpack[Ts]], T], *args: *Ts,
+        late: Callable[[T | None], object] | None = None,
+    ) -> T:  # fmt: skip
         """`call(*args)` in a thread; what it raises is raised here.
 
-        Can be cancelled while it waits for a thread, then only by `check_cancelled`.
+        Can be cancelled while it waits for a thread, then only by `check_cancelled`. With `late`
+        it can be cancelled at any time: the call goes on, and once it is over `late` gets its
+        result on the trio thread, None if it failed or was never made. The call must then need
+        nothing that its caller lets go of.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         lowlevel = trio.lowlevel
-        job = _Job(call, args, lowlevel.current_task(), lowlevel.current_trio_token())
+        job = _Job(call, args, lowlevel.current_task(), lowlevel.current_trio_token(), late)
 
         def abort(cancel: Callable[[], object]) -> trio.lowlevel.Abort:
             job.cancel = cancel
-            return lowlevel.Abort.SUCCEEDED if _claimed(job) else lowlevel.Abort.FAILED
+            if _taken(job.claim):
+                self._jobs.discard(job)
+                if job.late is not None:
+                    job.late(None)
+                return lowlevel.Abort.SUCCEEDED
+            left = job.late is not None and _taken(job.result)
+            return lowlevel.Abort.SUCCEEDED if left else lowlevel.Abort.FAILED
 
-        self._running += 1
-        try:
-            if self._running > self._threads and self._threads < self.width:
-                self._start()
-            self._queue.put(job)
-            result: T = await lowlevel.wait_task_rescheduled(abort)
-        finally:
-            self._running -= 1
+        self._jobs.add(job)
+        if len(self._jobs) > self._threads and self._threads < self.width + self._lost:
+            self._start()
+        self._queue.put(job)
+        result: T = await lowlevel.wait_task_rescheduled(abort)
         return result
+
+    def oldest(self, now: float) -> float:
+        """For how many seconds the oldest call that a thread has taken lasts; `now`: monotonic."""
+        return max((now - job.begun for job in self._jobs if job.begun), default=0.0)
+
+    def hanging(self, now: float, seconds: float) -> int:
+        """How many calls have lasted for longer than `seconds`."""
+        return sum(now - job.begun > seconds for job in self._jobs if job.begun)
+
+    def look(self, now: float, seconds: float) -> None:
+        """Makes up for the threads whose calls have lasted for longer than `seconds`."""
+        for job in self._jobs:
+            hangs = job.begun and now - job.begun > seconds and not job.counted
+            if hangs and self._lost < self._spare:
+                job.counted = True
+                self._lost += 1
+                if len(self._jobs) > self._threads:
+                    self._start()
 
     def _start(self) -> None:
         self._threads += 1
         name = f"{self.name}-{self._threads}"
         threading.Thread(
-            target=_work, args=(self._queue, self._nice, self._prepare), name=name, daemon=True
+            target=_work,
+            args=(self._queue, self._nice, self._prepare, weakref.WeakMethod(self._ended)),
+            name=name,
+            daemon=True,
         ).start()
         weakref.finalize(self, self._queue.put, None)
 
+    def _ended(self, job: _Job, result: outcome.Outcome[Any], waited: bool) -> None:
+        """A thread is done with `job`; `waited`: its task waits for the result."""
+        self._jobs.discard(job)
+        if job.counted:
+            self._lost -= 1
+            if self._threads > self.width + self._lost:
+                self._threads -= 1
+                self._queue.put(None)
+        if self.observer is not None:
+            error = result.error if isinstance(result, outcome.Error) else None
+            self.observer(time.monotonic() - job.begun, error)
+        if waited:
+            trio.lowlevel.reschedule(job.task, result)
+        elif job.late is not None:
+            job.late(result.value if isinstance(result, outcome.Value) else None)
 
-def _claimed(job: _Job) -> bool:
+
+def _taken(item: list[None]) -> bool:
     try:
-        job.claim.pop()
+        item.pop()
     except IndexError:
         return False
     return True
 
 
-def _work(jobs: _Queue, nice: int, prepare: Callable[[], None]) -> None:
+def _work(
+    jobs: _Queue, nice: int, prepare: Callable[[], None], ended: weakref.WeakMethod[Any]
+) -> None:
     prepare()
     if nice:
         with contextlib.suppress(OSError):
@@ -120,11 +193,22 @@ def _work(jobs: _Queue, nice: int, prepare: Callable[[], None]) -> None:
             nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice)
             os.setpriority(os.PRIO_PROCESS, thread, nice)
     while (job := jobs.get()) is not None:
-        if _claimed(job):
+        if _taken(job.claim):
             _current.job = job
+            job.begun = time.monotonic()
             result = outcome.capture(job.call, *job.args)
             with contextlib.suppress(trio.RunFinishedError):
-                job.token.run_sync_soon(trio.lowlevel.reschedule, job.task, result)
+                job.token.run_sync_soon(_end, ended, job, result, _taken(job.result))
             del result
         _current.job = None
         del job
+
+
+def _end(
+    ended: weakref.WeakMethod[Any], job: _Job, result: outcome.Outcome[Any], waited: bool
+) -> None:
+    told = ended()
+    if told is not None:
+        told(job, result, waited)
+    elif waited:
+        trio.lowlevel.reschedule(job.task, result)

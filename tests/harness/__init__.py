@@ -3,6 +3,7 @@
 from tests.harness.devices import LoopDevice, frozen, immutable, shut_down, stuttering
 from tests.harness.errors import fails_with
 from tests.harness.events import Event, Recorder
+from tests.harness.faulty import FaultyTier
 from tests.harness.node import CommandResult, Node
 from tests.harness.trees import Difference, compare, snapshot
 from tests.harness.users import as_user
@@ -12,6 +13,7 @@ __all__ = [
     "CommandResult",
     "Difference",
     "Event",
+    "FaultyTier",
     "LoopDevice",
     "Node",
     "Recorder",

@@ -63,7 +63,8 @@ def _pending(s: dict[str, Any]) -> str:
 
 def _tier(tier: dict[str, Any]) -> str:
     free, total = format_size(tier["free_bytes"]), format_size(tier["total_bytes"])
-    return f"{tier['path']}: {free} free of {total}, {tier['state']}"
+    reason = f": {tier['reason']}" if tier["reason"] else ""
+    return f"{tier['path']}: {free} free of {total}, {tier['state']}{reason}"
 
 
 def _troubles(s: dict[str, Any]) -> Iterator[str]:

@@ -251,6 +251,16 @@ class Settings:
         ),
         default=1.0,
     )
+    tier_wait: float = field(
+        metadata=_key(
+            _seconds(0.1, 86400),
+            "How long an application waits for a shared tier that does not answer before its call "
+            "fails with EIO. What is local, and saving into directories that are in use, does not "
+            "wait.",
+            live=True,
+        ),
+        default=30.0,
+    )
     watermark: float = field(
         metadata=_key(
             _fraction,

@@ -145,12 +145,20 @@ class Hanging:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """A tier as it is now; `state` is "ok", or one line that says what is wrong with it."""
+    """A tier as it is now.
+
+    Attributes:
+        state: of the local tier "ok", or one line that says what is wrong with it; of the shared
+            tier healthy, slow, failing or down.
+        reason: why a shared tier is not healthy.
+        total_bytes, free_bytes: what the tier said last.
+    """
 
     path: str
     state: str
     total_bytes: int
     free_bytes: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,17 +212,17 @@ class Handlers:
 
     async def _shared_tier(self) -> Tier:
         rooms = self._rooms
-        path = str(rooms.settings.shared)
+        watch, path = rooms.fs.watch, str(rooms.settings.shared)
         with trio.move_on_after(TIER_SECONDS):
-            try:
-                st = await trio.to_thread.run_sync(
-                    rooms.shared.statvfs, limiter=self._access, abandon_on_cancel=True
-                )
-            except OSError as error:
-                return Tier(path=path, state=str(error), total_bytes=0, free_bytes=0)
-            total, free = st.f_blocks * st.f_frsize, st.f_bavail * st.f_frsize
-            return Tier(path=path, state="ok", total_bytes=total, free_bytes=free)
-        return Tier(path=path, state="does not answer", total_bytes=0, free_bytes=0)
+            await watch.asked.wait()
+        found, st = watch.read(), watch.space
+        total, free = (
+            (0, 0) if st is None else (st.f_blocks * st.f_frsize, st.f_bavail * st.f_frsize)
+        )
+        return Tier(
+            path=path, state=found.state.label, reason=found.reason, total_bytes=total,
+            free_bytes=free,
+        )  # fmt: skip
 
     async def ls(self, request: requests.List, peer: Peer, send: Send) -> tuple[ListResult, int]:
         node = await self._node(request.path, peer)

@@ -29,6 +29,9 @@ LOCAL_THREADS = 16
 SHARED_THREADS = 16
 TRANSFER_THREADS = 8
 SMALL_THREADS = 4
+SPARE_THREADS = 48
+"""How many more of each kind in the place of those whose calls hang."""
+
 TRANSFER_NICE = 20
 """Above that of the daemon: copying and hashing give way to applications."""
 
@@ -54,6 +57,8 @@ class Pools:
 
     local: Pool
     shared: Pool
+    reading: Pool
+    publish: Pool
     transfer: Pool
     small: Pool
 
@@ -69,9 +74,19 @@ async def build(
     goes_on = succession is not None and succession.device is not None
     pools = Pools(
         Pool("local", LOCAL_THREADS),
-        Pool("shared", SHARED_THREADS),
-        Pool("transfer", TRANSFER_THREADS, nice=TRANSFER_NICE, prepare=idle_io),
-        Pool("transfer-small", SMALL_THREADS, nice=TRANSFER_NICE, prepare=idle_io),
+        Pool("shared", SHARED_THREADS, spare=SPARE_THREADS),
+        Pool("read", SHARED_THREADS, spare=SPARE_THREADS),
+        Pool("publish", SHARED_THREADS, spare=SPARE_THREADS),
+        Pool(
+            "transfer", TRANSFER_THREADS, nice=TRANSFER_NICE, spare=SPARE_THREADS, prepare=idle_io
+        ),
+        Pool(
+            "transfer-small",
+            SMALL_THREADS,
+            nice=TRANSFER_NICE,
+            spare=SPARE_THREADS,
+            prepare=idle_io,
+        ),
     )
     system = system or make_os()
     check_overlap(mountpoint, settings.local, settings.shared)
@@ -100,6 +115,7 @@ def namespace_settings(mountpoint: str, settings: Settings) -> NamespaceSettings
     return NamespaceSettings(
         mountpoint=os.fsencode(mountpoint),
         open_hold=settings.open_hold,
+        tier_wait=settings.tier_wait,
         watermark=settings.watermark,
         reserve=settings.passthrough_reserve,
         group_settle=settings.group_settle,
@@ -122,7 +138,7 @@ def _try_shared(settings: Settings, system: OS, pools: Pools) -> None:
     """Asks a shared tier whether it will do, before anything is made in the local one."""
     tier = SharedTier(
         settings.shared, "0" * 32, system, settings,
-        shared_threads=pools.shared, transfer_threads=pools.transfer,
+        shared_threads=pools.publish, transfer_threads=pools.transfer,
     )  # fmt: skip
     try:
         tier.probe()
@@ -136,7 +152,7 @@ def _join_shared(
     known = journal.meta(SHARED_ID)
     tier = SharedTier(
         settings.shared, store.member, system, settings,
-        shared_threads=pools.shared, transfer_threads=pools.transfer, small_threads=pools.small,
+        shared_threads=pools.publish, transfer_threads=pools.transfer, small_threads=pools.small,
         expected_id=known.decode() if known is not None else None,
     )  # fmt: skip
     try:
@@ -209,7 +225,7 @@ def _assemble(
     )
     core = Core(
         system, store, journal, backlog, places, shared, pools.local, pools.shared,
-        namespace_settings(mountpoint, settings), patterns,
+        pools.reading, namespace_settings(mountpoint, settings), patterns,
     )  # fmt: skip
     fs = FileSystem(core, settings.local)
     writeback = WriteBack(

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import pyfuse3
 
 from tierfs.errors import to_errno
+from tierfs.namespace.outage.asking import on_behalf_of
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,11 @@ def handler(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[
 
     @functools.wraps(call)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        last = args[-1] if args else None
+        thread = last.pid if isinstance(last, pyfuse3.RequestContext) else 0
         try:
-            return await call(*args, **kwargs)
+            with on_behalf_of(thread):
+                return await call(*args, **kwargs)
         except pyfuse3.FUSEError:
             raise
         except OSError as error:

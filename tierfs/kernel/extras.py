@@ -13,6 +13,7 @@ from tierfs.errors import to_errno
 from tierfs.kernel import wire
 from tierfs.kernel.wire import Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.outage.asking import on_behalf_of
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class Extras:
         """The reply to `message`, an error included."""
         unique = request.unique
         try:
-            return await self._carry_out(request, message)
+            with on_behalf_of(request.pid):
+                return await self._carry_out(request, message)
         except OSError as error:
             return wire.error_reply(unique, to_errno(error))
         except Exception as error:

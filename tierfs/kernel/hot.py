@@ -19,6 +19,7 @@ from tierfs.model import Kind
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.nodes import Handle
+from tierfs.namespace.outage.asking import on_behalf_of
 from tierfs.namespace.requests import Request as Naming
 from tierfs.osio.processes import process_of
 
@@ -78,7 +79,8 @@ class Hot:
     async def answer(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
         """The reply to `message`, an error included; `naming` is its number if it makes a name."""
         try:
-            return await self._carry_out(request, message, naming)
+            with on_behalf_of(request.pid):
+                return await self._carry_out(request, message, naming)
         except OSError as error:
             log.debug("request %d: %s", request.opcode, error)
             return wire.error_reply(request.unique, to_errno(error))

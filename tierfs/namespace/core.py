@@ -47,6 +47,7 @@ from tierfs.namespace.grouping.table import GroupTable
 from tierfs.namespace.links import LINKS, Links, changing
 from tierfs.namespace.memory import Memory
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
+from tierfs.namespace.outage.calls import SharedCalls
 from tierfs.namespace.requests import current
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.namespace.tiers import Tiers
@@ -94,6 +95,7 @@ class Core(Tiers):
         shared: SharedTier,
         local_threads: Pool,
         shared_threads: Pool,
+        reading_threads: Pool,
         settings: NamespaceSettings,
         patterns: Patterns,
     ) -> None:
@@ -105,7 +107,7 @@ class Core(Tiers):
         self.shared = shared
         self.settings = settings
         self._local_threads = local_threads
-        self._shared_threads = shared_threads
+        self.calls = SharedCalls(shared_threads, reading_threads, lambda: self.settings.tier_wait)
         root = places.record(ROOT)
         assert root is not None
         assert root.inode is not None

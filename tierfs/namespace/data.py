@@ -226,7 +226,7 @@ class Data:
     async def _open_shared(self, node: Node) -> tuple[int, os.stat_result, dict[bytes, bytes]]:
         core = self._core
         fd, st = await self._lookup.open_committed(node)
-        xattrs = await core.on_shared(core.shared.read_xattrs, fd)
+        xattrs = await core.calls.content(core.shared.read_xattrs, fd)
         return fd, st, xattrs
 
     async def _copy(self, node: Node, source: int, obj: LocalObject, at: Attributes) -> None:
@@ -236,14 +236,14 @@ class Data:
             done = 0
             # a hole at the end is no range
             await core.local(lambda: core.store.set_attributes(obj.id, size=at.size))
-            ranges = await core.on_shared(
+            ranges = await core.calls.content(
                 lambda: list(core.os.data_ranges("copyup.ranges", source, at.size))
             )
             for start, end in ranges:
                 while start < end:
                     self.copying[obj.id] = (node, done, at.size)
                     size = min(COPY_BYTES, end - start)
-                    await core.on_shared(copy_piece, core.os, source, target, start, size)
+                    await core.calls.content(copy_piece, core.os, source, target, start, size)
                     start += size
                     done += size
             await core.local(

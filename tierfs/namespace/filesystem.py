@@ -23,6 +23,7 @@ from tierfs.namespace.longopen import LongOpen
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
 from tierfs.namespace.opening import Opening
+from tierfs.namespace.outage.watch import Watch
 from tierfs.namespace.outcome import Outcomes
 from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
@@ -42,6 +43,7 @@ class FileSystem:
         lookup, files, names, listings, attributes: the calls of a file system by concern.
         virtual: what tierfs itself says of a file.
         outcomes: what the write-back calls at the end of an op.
+        watch: how the shared tier is.
     """
 
     def __init__(self, core: Core, local: Path) -> None:
@@ -68,7 +70,8 @@ class FileSystem:
         )
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
-        self.space = Space(core)
+        self.watch = Watch(core.shared, core.calls)
+        self.space = Space(core, self.watch)
         self.sealing = Sealing(core, self.lookup)
         self.retention = Retention(core, self.lookup, self.listings, self.names, self.forget)
         self.survey = Survey(core, self.lookup, self.listings, self.forget)
@@ -110,6 +113,7 @@ class FileSystem:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.chores.run)
             nursery.start_soon(self.watchdog.run)
+            nursery.start_soon(self.watch.run)
             nursery.start_soon(self.sealing.run)
             nursery.start_soon(self.retention.run)
             nursery.start_soon(self.settling.run, self.files)

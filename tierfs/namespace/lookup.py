@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import trio
 
+from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
@@ -24,9 +25,6 @@ from tierfs.shared import Entry as SharedEntry
 from tierfs.shared import staging_name
 
 log = logging.getLogger(__name__)
-
-TIER_FAILURES = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENODEV, errno.ENXIO})
-"""What a file system says that does not answer, as against one that has nothing there."""
 
 FRESH_SECONDS = 0.25
 """How long the attributes of a shared directory are taken as they were told: each file made in it
@@ -103,7 +101,7 @@ class Lookup:
             return False
         op = self._core.publishing(group, OpKind.REOPEN, OpKind.SEAL)
         if op is not None:
-            await self._core.writeback.decided(op)
+            await self._core.calls.wait(self._core.writeback.decided, op)
         return op is not None
 
     async def _on_shared(
@@ -166,7 +164,9 @@ class Lookup:
         while True:
             directory, name, inode = self.shared_location(node)
             try:
-                fd, st = await core.at(directory, core.shared.open_file, name, os.O_RDONLY)
+                fd, st = await core.at(
+                    directory, core.shared.open_file, name, os.O_RDONLY, late=self._let_go
+                )
             except FileNotFoundError:
                 await self.check_moved(node, (directory, name, inode))
                 continue
@@ -174,6 +174,10 @@ class Lookup:
                 return fd, st
             await core.on_shared(core.os.close, "open.close", fd)
             await self.check_moved(node, (directory, name, inode))
+
+    def _let_go(self, opened: tuple[int, os.stat_result] | None) -> None:
+        if opened is not None:  # it came too late
+            self._core.closing_shared.add(opened[0])
 
     def adopt(
         self, state: DirectoryState, name: Name, found: SharedEntry, there: Name | None = None
@@ -313,7 +317,7 @@ class Lookup:
             try:
                 st = await self._shared_stat(node)
             except OSError as error:
-                if known is None or error.errno not in TIER_FAILURES:
+                if known is None or not is_failure(error):
                     raise
                 return known  # a dead tier must not close the way to what is pending below (G8)
         found = Attributes.of(st)

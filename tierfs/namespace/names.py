@@ -71,7 +71,7 @@ class Names:
         op = await self._announce(
             OpKind.MKDIR, obj, state, name, fields=(STAGED,) if staged else ()
         )
-        with trio.move_on_after(core.settings.mkdir_wait):
+        with trio.move_on_after(0.0 if core.calls.changes.now else core.settings.mkdir_wait):
             await core.writeback.committed(op)
         return self._tree.by_object[obj.id]
 

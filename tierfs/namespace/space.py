@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Callable
 
+from tierfs.health import is_failure
 from tierfs.model import ROOT, Op, OpKind, Phase
 from tierfs.namespace.core import Core
+from tierfs.namespace.outage.watch import Watch
 
 VALID_SECONDS = 1.0
 """How long the sum of what is pending is taken as it was."""
@@ -16,15 +18,27 @@ VALID_SECONDS = 1.0
 class Space:
     """Answers statfs. `clock` is monotonic."""
 
-    def __init__(self, core: Core, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, core: Core, watch: Watch, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._core = core
+        self._watch = watch
         self._clock = clock
         self._until = 0.0
         self._pending = 0
 
     async def statfs(self) -> os.statvfs_result:
-        """The space of the shared tier; what is pending is not free any more."""
-        st = await self._core.on_shared(self._core.shared.statvfs)
+        """The space of the shared tier; what is pending is not free any more.
+
+        While it does not answer, what it said last (DESIGN 4).
+        """
+        core, last = self._core, self._watch.space
+        try:
+            st = await core.on_shared(core.shared.statvfs, hasty=last is not None)
+        except OSError as error:
+            if last is None or not is_failure(error):
+                raise
+            st = last
         blocks = -(-self._pending_bytes() // st.f_frsize)
         free, available = max(0, st.f_bfree - blocks), max(0, st.f_bavail - blocks)
         return os.statvfs_result(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar, TypeVarTuple, Unpack
+
+import trio
 
 from tierfs.errors import DirectoryGone
 from tierfs.local import ObjectStore
 from tierfs.model import ROOT, ObjectId, Op, OpKind, Phase
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.nodes import Handle
+from tierfs.namespace.outage.calls import Late, SharedCalls, Unanswered
 from tierfs.order import Backlog
 from tierfs.shared import Place, Places
-from tierfs.threads import Pool
+from tierfs.threads import Pool, forget
 from tierfs.writeback import WriteBack
 
 T = TypeVar("T")
@@ -32,46 +36,53 @@ class Tiers:
     backlog: Backlog
     writeback: WriteBack
     closing_shared: Closing
+    calls: SharedCalls
     _local_threads: Pool
-    _shared_threads: Pool
 
     async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Runs a blocking call on the local tier in one of its threads.
 
         What is missing there was lost: that is an error of the tier, never a missing name (G10).
         """
-        return await self._of_tier("local", self._local_threads, call, *args)
+        with found("local"):
+            return await self._local_threads.run(call, *args)
 
     async def of_object(
         self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> T:
         """Runs a blocking call on one object, in a thread of the tier on which it lies."""
-        if self.store.spread.is_spilled(object_id):
-            return await self._of_tier("shared", self._shared_threads, call, *args)
-        return await self.local(call, *args)
+        if not self.store.spread.is_spilled(object_id):
+            return await self.local(call, *args)
+        with found("shared"):
+            return await self.calls.content(call, *args)
 
-    async def _of_tier(
-        self, tier: str, threads: Pool, call: Callable[[Unpack[Ts]], T], *args: *Ts
-    ) -> T:
-        try:
-            return await threads.run(call, *args)
-        except FileNotFoundError as error:
-            raise OSError(
-                errno.EIO, f"the {tier} tier lost a file that it needs", error.filename
-            ) from error
-
-    async def on_shared(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Runs a blocking call on the shared tier in one of its threads."""
-        return await self._shared_threads.run(call, *args)
+    async def on_shared(
+        self, call: Callable[[Unpack[Ts]], T], *args: *Ts,
+        hasty: bool = False, late: Late[T] = forget,
+    ) -> T:  # fmt: skip
+        """Runs a blocking call on names of the shared tier, see `SharedCalls.run`."""
+        return await self.calls.run(call, *args, hasty=hasty, late=late)
 
     async def on_shared_file(self, handle: Handle, call: Callable[[int], T]) -> T:
-        """Runs a blocking call on the shared file that `handle` has open, however long it lasts."""
+        """Runs a blocking call on the shared file that `handle` has open.
+
+        The descriptor stays open as long as the call lasts, also when nobody waits for it.
+        """
         handle.uses += 1
-        try:
-            return await self.on_shared(call, handle.shared_fd)
-        finally:
+
+        def over(_: object = None) -> None:
             handle.uses -= 1
             self.close_shared_file(handle)
+
+        try:
+            result = await self.calls.content(call, handle.shared_fd, late=over)
+        except (Unanswered, trio.Cancelled):
+            raise
+        except BaseException:
+            over()
+            raise
+        over()
+        return result
 
     def close_shared_file(self, handle: Handle) -> None:
         """Closes the shared file of a released handle, once nothing uses it any more."""
@@ -86,7 +97,10 @@ class Tiers:
             raise OSError(errno.ESTALE, "directory is not on the shared tier", str(directory))
         return self.places.place(directory)
 
-    async def at(self, directory: ObjectId, call: Callable[[Place, *Ts], T], *args: *Ts) -> T:
+    async def at(
+        self, directory: ObjectId, call: Callable[[Place, *Ts], T], *args: *Ts,
+        hasty: bool = False, late: Late[T] = forget,
+    ) -> T:  # fmt: skip
         """Runs a blocking call on a directory of the shared tier, wherever it stands by then.
 
         OSError(ESTALE) when somebody else moved or removed it.
@@ -94,7 +108,7 @@ class Tiers:
         while True:
             place = self.place(directory)
             try:
-                return await self.on_shared(call, place, *args)
+                return await self.on_shared(call, place, *args, hasty=hasty, late=late)
             except DirectoryGone:
                 if not await self._moved_by_us(directory, place):
                     raise
@@ -115,7 +129,7 @@ class Tiers:
         """Waits for what moves `object_id` on the shared tier just now; False: nothing does."""
         op = self.publishing(object_id, *MOVES)
         if op is not None:
-            await self.writeback.decided(op)
+            await self.calls.wait(self.writeback.decided, op)
         return op is not None
 
     def publishing(self, object_id: ObjectId, *kinds: OpKind) -> Op | None:
@@ -124,3 +138,14 @@ class Tiers:
             if op.kind in kinds and op.phase is Phase.PUBLISHING:
                 return op
         return None
+
+
+@contextmanager
+def found(tier: str) -> Iterator[None]:
+    """What is missing on `tier` inside was lost: EIO, never a missing name (G10)."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise OSError(
+            errno.EIO, f"the {tier} tier lost a file that it needs", error.filename
+        ) from error

@@ -1,0 +1,57 @@
+"""The shared tier hangs, fails or crawls: what goes on, what waits, and that all of it mends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import FaultyTier, Node, compare, fails_with, wait_until
+
+TIER_WAIT = 2.0
+WORDS = [r"shared tier|EIO|Input/output|recovery waits"]
+
+
+@pytest.fixture
+def tier(shared_dir: Path) -> Iterator[FaultyTier]:
+    """The shared tier of these tests."""
+    with FaultyTier(shared_dir / "real", shared_dir / "seen") as found:
+        yield found
+
+
+@pytest.fixture
+def outage_node(tier: FaultyTier, make_node: Callable[..., Node]) -> Iterator[Node]:
+    """A node on it, which waits for `TIER_WAIT`."""
+    node = make_node(shared=tier.mountpoint)
+    node.settings = {"tier_wait": TIER_WAIT}
+    node.expected = WORDS
+    yield node.start()
+    tier.heal()
+    node.close()
+
+
+def state(node: Node) -> str:
+    return str(node.status()["shared"]["state"])
+
+
+def test_what_has_to_be_asked_gets_an_error_in_time(tier: FaultyTier, outage_node: Node) -> None:
+    node = outage_node
+    (tier.directory / "theirs").mkdir()
+    (tier.directory / "theirs" / "f").write_bytes(b"1")
+    (node.mount / "mine").write_bytes(b"2")
+    node.settle()
+    assert state(node) == "healthy"
+    with tier.hang():
+        started = time.monotonic()
+        with fails_with(errno.EIO):
+            os.stat(node.mount / "theirs" / "f")
+        assert TIER_WAIT - 0.1 < time.monotonic() - started < TIER_WAIT + 8
+        wait_until(lambda: state(node) == "down", "the outage to be seen")
+        assert os.statvfs(node.mount).f_blocks > 0
+    wait_until(lambda: state(node) == "healthy", "the tier to be believed again", timeout=30)
+    assert (node.mount / "theirs" / "f").read_bytes() == b"1"
+    compare(node.mount, tier.directory)

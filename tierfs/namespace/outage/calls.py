@@ -1,0 +1,180 @@
+"""Calls on the shared tier that somebody waits for: each gets its answer, or EIO after a time.
+
+A call that hangs keeps its thread; the pool starts another one in its place. Who has another
+answer to give is `hasty`: it waits no longer than until the tier is known to be silent.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from tierfs.health import Health, Reading, Silence, is_failure, name_of
+from tierfs.namespace.outage.asking import asker
+from tierfs.threads import Pool, forget
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+PATIENCE_SECONDS = 1.0
+"""How long nothing may be answered until calls with another answer do without the tier."""
+
+HANGS_SECONDS = 5.0
+"""From here on a call hangs, and another thread does the work of its own."""
+
+PATIENT_READS = 10
+"""So many times `tier_wait` a read may take while others are answered: slow is not dead."""
+
+
+Late = Callable[[T | None], object]
+"""Gets the result of a call that nobody waits for any more, see `Pool.run`."""
+
+
+class Unanswered(OSError):
+    """The shared tier did not answer in time; the call may go on."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EIO, "the shared tier does not answer")
+
+
+class SharedCalls:
+    """Calls on names of the shared tier, made in `threads`, and on content, in `readers`.
+
+    `tier_wait` tells for how many seconds an application waits.
+
+    Attributes:
+        silence: whether the tier answers at all.
+        changes: whether changes of names come back; see `Watch`.
+    """
+
+    def __init__(
+        self, threads: Pool, readers: Pool, tier_wait: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._threads = threads
+        self._readers = readers
+        self._tier_wait = tier_wait
+        self._clock = clock
+        self._health = Health()
+        self._hasty: set[trio.CancelScope] = set()
+        self._reading: dict[trio.CancelScope, float] = {}
+        self.silence = Silence(PATIENCE_SECONDS)
+        self.changes = Silence(PATIENCE_SECONDS)
+        threads.observer = self.observe
+        readers.observer = self._read_ended
+
+    @property
+    def silent(self) -> bool:
+        """Whether the tier is known not to answer."""
+        return self.silence.now
+
+    async def run(
+        self, call: Callable[[Unpack[Ts]], T], *args: *Ts,
+        hasty: bool = False, late: Late[T] = forget,
+    ) -> T:  # fmt: skip
+        """`call(*args)` in a thread. Unanswered if an application waits for it and nothing
+        comes back within `tier_wait`, or, if `hasty`, while the tier is silent.
+
+        `late` gets a result that comes after that; the call must need nothing of its caller.
+        """
+        if asker() is None:
+            return await self._threads.run(call, *args, late=late)
+        with self._limited(hasty):
+            return await self._threads.run(call, *args, late=late)
+        raise Unanswered
+
+    async def wait(
+        self, call: Callable[[Unpack[Ts]], Awaitable[object]], *args: *Ts, hasty: bool = False
+    ) -> None:
+        """`await call(*args)`, as long as `run` waits."""
+        if asker() is None:
+            await call(*args)
+            return
+        with self._limited(hasty):
+            await call(*args)
+            return
+        raise Unanswered
+
+    async def content(
+        self, call: Callable[[Unpack[Ts]], T], *args: *Ts, late: Late[T] | None = None
+    ) -> T:
+        """`call(*args)` on content of the tier: it takes as long as that takes.
+
+        Unanswered if an application waits for it and nothing was read for `tier_wait`, or for
+        `PATIENT_READS` times as long if others are read; not without `late`, as in `run`.
+        """
+        if asker() is None or late is None:
+            return await self._readers.run(call, *args, late=late)
+        last = trio.current_time() + PATIENT_READS * self._tier_wait()
+        with trio.move_on_after(self._tier_wait()) as scope:
+            self._reading[scope] = last
+            try:
+                return await self._readers.run(call, *args, late=late)
+            finally:
+                del self._reading[scope]
+        raise Unanswered
+
+    @contextmanager
+    def _limited(self, hasty: bool) -> Iterator[None]:
+        if hasty and self.silent:
+            raise Unanswered
+        with trio.move_on_after(self._tier_wait()) as scope:
+            if hasty:
+                self._hasty.add(scope)
+            try:
+                yield
+            finally:
+                self._hasty.discard(scope)
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def observe(self, seconds: float, error: BaseException | None) -> None:
+        """A call on the tier ended after `seconds`."""
+        now = self._clock()
+        if is_failure(error):
+            assert error is not None
+            self._health.failed(now, name_of(error))
+            if self.silence.failed(now):
+                self._fell_silent(name_of(error))
+        else:
+            self._health.answered(now, seconds)
+            if self.silence.answered(now, seconds):
+                log.warning("the shared tier answers again")
+
+    def _read_ended(self, seconds: float, error: BaseException | None) -> None:
+        if is_failure(error):
+            self.observe(seconds, error)
+        elif error is None:
+            limit = trio.current_time() + self._tier_wait()
+            for scope, last in self._reading.items():
+                scope.deadline = min(limit, last)
+
+    def look(self) -> None:
+        """To be called now and then: notes that nothing comes back."""
+        now = self._clock()
+        for pool in (self._threads, self._readers):
+            pool.look(now, HANGS_SECONDS)
+        if self.silence.look(now, self._threads.oldest(now)):
+            self._fell_silent("nothing comes back")
+
+    def reading(self) -> Reading:
+        """How the tier is, as far as these calls tell."""
+        now = self._clock()
+        hanging = self._threads.hanging(now, HANGS_SECONDS)
+        return self._health.read(now, self._threads.oldest(now), hanging)
+
+    def _fell_silent(self, why: str) -> None:
+        log.warning(
+            "the shared tier does not answer (%s): what is local goes on; it is asked again and "
+            "again, see tierfs status", why,
+        )  # fmt: skip
+        for scope in self._hasty:
+            scope.cancel()

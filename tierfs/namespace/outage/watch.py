@@ -1,0 +1,95 @@
+"""The shared tier, looked at all the time: whether calls hang, and whether it answers again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import trio
+
+from tierfs.health import Health, Reading, State, is_failure, name_of, worse
+from tierfs.namespace.outage.calls import HANGS_SECONDS, SharedCalls
+from tierfs.shared import SharedTier
+from tierfs.threads import Pool, forget
+
+LOOK_SECONDS = 0.25
+BEAT_SECONDS = 1.0
+"""How often the tier is asked for something small; at each look while it is silent."""
+
+AGAIN_SECONDS = 10.0
+MOST_BEATS = 4
+"""Another question is put beside one that is not answered for so long, up to so many."""
+
+
+class Watch:
+    """Watches the calls of everybody on one shared tier.
+
+    Attributes:
+        space: what the tier last said of its space, None before it did.
+        asked: set when it was asked for the first time.
+    """
+
+    def __init__(
+        self, shared: SharedTier, calls: SharedCalls, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._shared = shared
+        self._calls = calls
+        self._clock = clock
+        self._beats = Pool("beat", MOST_BEATS)
+        self._beats.observer = calls.observe
+        self._asked_at = float("-inf")
+        self._under_way = 0
+        self._health = Health()
+        self.space: os.statvfs_result | None = None
+        self.asked = trio.Event()
+        shared.shared_threads.observer = self._changed
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._look(nursery)
+                await trio.sleep(LOOK_SECONDS)
+
+    def read(self) -> Reading:
+        """How the shared tier is."""
+        now, pool = self._clock(), self._shared.shared_threads
+        found = self._health.read(now, pool.oldest(now), pool.hanging(now, HANGS_SECONDS))
+        if found.state >= State.FAILING:
+            found = Reading(State.FAILING, f"changes: {found.reason}")
+        return worse(self._calls.reading(), found)
+
+    def _look(self, nursery: trio.Nursery) -> None:
+        now = self._clock()
+        self._calls.look()
+        shared = self._shared
+        for pool in (shared.shared_threads, shared.transfer_threads, shared.small_threads):
+            pool.look(now, HANGS_SECONDS)
+        self._calls.changes.look(now, self._shared.shared_threads.oldest(now))
+        pause = LOOK_SECONDS if self._calls.silent else BEAT_SECONDS
+        if self._under_way:
+            pause = AGAIN_SECONDS
+        if now - self._asked_at >= pause and self._under_way < MOST_BEATS:
+            self._asked_at = now
+            self._under_way += 1
+            nursery.start_soon(self._beat)
+
+    async def _beat(self) -> None:
+        try:
+            self.space = await self._beats.run(self._shared.beat, late=forget)
+        except OSError:
+            return  # the observer has seen it
+        finally:
+            self._under_way -= 1
+            self.asked.set()
+
+    def _changed(self, seconds: float, error: BaseException | None) -> None:
+        now = self._clock()
+        if is_failure(error):
+            assert error is not None
+            self._health.failed(now, name_of(error))
+            self._calls.changes.failed(now)
+        else:
+            self._health.answered(now, seconds)
+            self._calls.changes.answered(now, seconds)
