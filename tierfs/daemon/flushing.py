@@ -107,16 +107,18 @@ class Flushing:
         while True:
             for group in self._groups(tops):
                 rooms.fs.sealing.ask(group, processes)
+            held = [op for op in left if self._is_held(op)]
             waited = [op for op in left if not self._is_held(op)]
             done = await rooms.writeback.wait(waited, _until(deadline), progress=newest.append)
             total.add(done)
             if done.timed_out:
                 return
+            held += [op for op in waited if self._is_held(op)]
             seals, total.unsealed = await self._seal(self._groups(tops), processes, deadline)
             new = [op for op in (*seals, *self._reopened(tops)) if op.row not in waited_for]
             waited_for |= {op.row for op in new}
             left = [op for op in (*left, *new) if op in rooms.backlog]
-            if not new and not self._go_on(left, done):
+            if not new and all(self._is_held(op) for op in held if op in rooms.backlog):
                 return
 
     def _reopened(self, tops: list[Top]) -> list[Op]:
@@ -126,11 +128,6 @@ class Flushing:
             op for group in self._groups(tops) for op in backlog.ops_of_object(group.id)
             if op.kind is OpKind.REOPEN
         ]  # fmt: skip
-
-    def _go_on(self, left: list[Op], done: Flushed) -> bool:
-        """Whether some of `left` can: removals that were held and no longer are."""
-        told = {op.row for op in (*done.stuck, *done.open, *(each.op for each in done.held))}
-        return any(op.row not in told and not self._is_held(op) for op in left)
 
     async def _seal(
         self, groups: list[Group], processes: frozenset[int], deadline: float
