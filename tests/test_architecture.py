@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "errors": 0, "model": 0, "threads": 0,
     "osio": 1, "config": 1,
-    "order": 2, "groups": 2, "health": 2, "local": 2, "journal": 2, "shared": 2,
+    "order": 2, "groups": 2, "health": 2, "capacity": 2, "local": 2, "journal": 2, "shared": 2,
     "writeback": 3, "mend": 3,
     "namespace": 4,
     "kernel": 5, "control": 5, "supervisor": 5,
@@ -41,12 +41,13 @@ WITHOUT_TRIO = (
     "order/",
     "groups/",
     "health/",
+    "capacity/",
     "local/",
     "cli/",
     "namespace/tree.py",
 )
 
-PURE = ("order/", "groups/", "health/", "namespace/tree.py")
+PURE = ("order/", "groups/", "health/", "capacity/", "namespace/tree.py")
 IMPURE_MODULES = {
     "os",
     "io",

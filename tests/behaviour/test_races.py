@@ -165,7 +165,7 @@ def test_evicted_copy_is_read_from_the_shared_tier(direct: Direct) -> None:
     direct.settle()
     direct.write_file("d/pending", b"kept")
     direct.drop_caches()
-    assert direct.run(direct.fs.chores.make_room, 1 << 60)
+    assert direct.run(direct.fs.eviction.make, 1 << 60)
     assert direct.getxattr("d/0", "user.tierfs.tier") == b"shared"
     assert [direct.read_file(f"d/{index}") for index in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
     assert direct.read_file("d/pending") == b"kept"
@@ -175,7 +175,7 @@ def test_eviction_leaves_what_is_open(direct: Direct) -> None:
     direct.write_file("f", b"content")
     direct.settle()
     fd = direct.open("f")
-    direct.run(direct.fs.chores.make_room, 1 << 60)
+    direct.run(direct.fs.eviction.make, 1 << 60)
     direct.system.hook = broken("read.shared")
     assert direct.pread(fd, 10, 0) == b"content"
     direct.close(fd)

@@ -76,6 +76,7 @@ def test_both_tiers_full_or_silent_lose_nothing(
     shared = make_device("shared", 1024 * MIB)
     node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
     node.expected = [r"ENOSPC|No space", "the local tier is full"]
+    node.settings = {"full_wait": "300ms"}
     node.start()
     closed: list[int] = []
 

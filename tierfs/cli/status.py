@@ -42,6 +42,7 @@ def _rows(s: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "sending", _sending(s)
     for tier in ("local", "shared"):
         yield tier, _tier(s[tier])
+    yield "clean", _capacity(s["capacity"])
     if not s["passthrough"]:
         yield "passthrough", f"no ({s['passthrough_reason']})"
     yield "member", f"{s['member']} (pid {s['worker_pid']}, version {s['version']})"
@@ -65,6 +66,13 @@ def _tier(tier: dict[str, Any]) -> str:
     free, total = format_size(tier["free_bytes"]), format_size(tier["total_bytes"])
     reason = f": {tier['reason']}" if tier["reason"] else ""
     return f"{tier['path']}: {free} free of {total}, {tier['state']}{reason}"
+
+
+def _capacity(c: dict[str, Any]) -> str:
+    kept = f"{c['clean_files']} local copies, {format_size(c['clean_bytes'])}"
+    gone = f"{c['evicted_files']} evicted, {format_size(c['evicted_bytes'])}"
+    waiting = f"; {c['waiting_writes']} writes wait for room" if c["waiting_writes"] else ""
+    return f"{kept}; {gone}{waiting}"
 
 
 def _troubles(s: dict[str, Any]) -> Iterator[str]:

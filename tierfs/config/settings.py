@@ -92,6 +92,13 @@ def _rate(value: object) -> int:
     return value
 
 
+def _bytes(value: object) -> int:
+    size = parse_size(value) if isinstance(value, str) else value
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 60:
+        raise ValueError('must be a size such as "512K", "100M" or "1.5GiB"')
+    return size
+
+
 def _key(parse: Callable[[object], Any], doc: str, *, live: bool = False) -> dict[str, Any]:
     """`live`: it can be changed while a mount runs (``tierfs set``)."""
     return {"parse": parse, "doc": doc, "live": live}
@@ -269,6 +276,65 @@ class Settings:
             live=True,
         ),
         default=0.85,
+    )
+    watermark_low: float = field(
+        metadata=_key(
+            _fraction,
+            "Fraction that is still taken when that eviction stops; watermark if that is less.",
+            live=True,
+        ),
+        default=0.8,
+    )
+    small_file: int = field(
+        metadata=_key(
+            _bytes, "Files of at most this size are small: they get the reserve.", live=True
+        ),
+        default=1 << 20,
+    )
+    small_reserve: int = field(
+        metadata=_key(
+            _bytes,
+            "What is kept for small files (pointers, indexes) on the local tier, and left to them "
+            "on the shared tier, when large ones have filled it; at most 2 % of the tier.",
+            live=True,
+        ),
+        default=64 << 20,
+    )
+    expect_bytes: int = field(
+        metadata=_key(
+            _bytes,
+            "What a file opened for writing is expected to take when none of the same name was "
+            "closed before in a sibling directory. While that is not free on the local tier, it "
+            "is written through the daemon.",
+            live=True,
+        ),
+        default=256 << 20,
+    )
+    full_wait: float = field(
+        metadata=_key(
+            _seconds(0, 86400),
+            "How long a write that finds the local tier full waits at the most for what is "
+            "pending to be committed and to make room.",
+            live=True,
+        ),
+        default=30.0,
+    )
+    max_pending_bytes: int = field(
+        metadata=_key(
+            _bytes,
+            "While more than this is closed and waits to be sent, close() waits. 0: it never does.",
+            live=True,
+        ),
+        default=0,
+    )
+    max_pending_age: float = field(
+        metadata=_key(
+            _seconds(0, 2592000),
+            "While something that was closed has waited for longer to be sent, close() waits. "
+            "0: it never does.",
+            live=True,
+        ),
+        default=0.0,
     )
     supervisor: bool = field(
         metadata=_key(

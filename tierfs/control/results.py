@@ -162,6 +162,27 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """How the local tier is used.
+
+    Attributes:
+        clean_files, clean_bytes: local copies of committed files: they can go at any time.
+        evicted_files, evicted_bytes: that went since the daemon started.
+        reserve_bytes: kept for small files.
+        promised_bytes: what open files that the kernel writes by itself are expected to take yet.
+        waiting_writes: writes that wait for room.
+    """
+
+    clean_files: int
+    clean_bytes: int
+    evicted_files: int
+    evicted_bytes: int
+    reserve_bytes: int
+    promised_bytes: int
+    waiting_writes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusResult:
     """The keys of ``tierfs status --json`` (docs/OPERATIONS.md says what each means)."""
 
@@ -188,6 +209,7 @@ class StatusResult:
     bwlimit_bytes: int
     local: Tier
     shared: Tier
+    capacity: Capacity
     retrying: tuple[Retrying, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     unsettled: tuple[Unsettled, ...] = ()

@@ -159,6 +159,7 @@ class Handlers:
             write_rate_bytes=round(now.write_rate_bytes, 1),
             bwlimit_bytes=rooms.settings.bwlimit,
             local=await self._local_tier(), shared=await self._shared_tier(),
+            capacity=await report.capacity(),
             retrying=retrying, stuck=stuck, unsettled=unsettled, held=held,
             held_bytes=sum(each.bytes or 0 for each in removals), open_long=long_open,
             # whether another may see the path of what hangs could not be found out: it hangs

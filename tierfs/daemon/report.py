@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import trio
 
-from tierfs.control.results import Hanging
+from tierfs.control.results import Capacity, Hanging
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, OpState
@@ -106,6 +106,17 @@ class Report:
                 path=os.path.join(self._rooms.mountpoint, os.fsdecode(found.path)),
             )
             for found in self._fs.watchdog.hanging(time.monotonic())
+        )  # fmt: skip
+
+    async def capacity(self) -> Capacity:
+        """How the local tier is used."""
+        fs, core = self._fs, self._fs.core
+        files, bytes_ = await core.journal.clean_totals()
+        return Capacity(
+            clean_files=files, clean_bytes=bytes_,
+            evicted_files=fs.eviction.evicted_files, evicted_bytes=fs.eviction.evicted_bytes,
+            reserve_bytes=core.store.reserve.held, promised_bytes=core.promises.rest,
+            waiting_writes=len(fs.room.waiters),
         )  # fmt: skip
 
     def pending(self) -> list[Op]:

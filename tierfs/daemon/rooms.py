@@ -7,6 +7,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from tierfs.capacity import Limits
 from tierfs.config import Settings
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.daemon.succession import Succession
@@ -117,7 +118,13 @@ def namespace_settings(mountpoint: str, settings: Settings) -> NamespaceSettings
         open_hold=settings.open_hold,
         tier_wait=settings.tier_wait,
         watermark=settings.watermark,
+        watermark_low=settings.watermark_low,
         reserve=settings.passthrough_reserve,
+        small_file=settings.small_file,
+        small_reserve=settings.small_reserve,
+        expect_bytes=settings.expect_bytes,
+        full_wait=settings.full_wait,
+        limits=Limits(settings.max_pending_bytes, settings.max_pending_age),
         group_settle=settings.group_settle,
         incomplete_keep=settings.incomplete_keep,
         keep_last=settings.keep_last,

@@ -51,12 +51,14 @@ class Extras:
                 return wire.data_reply(request.unique, buffer, size)
             case Opcode.WRITE:
                 write = wire.write(message)
-                count = await ranges.write(files.handle(write.fh), write.offset, write.data)
+                count = await ranges.write(
+                    files.handle(write.fh), write.offset, write.data, request.pid
+                )
                 return wire.count_reply(request.unique, count)
             case Opcode.FALLOCATE:
                 asked = wire.fallocate(message)
                 handle = files.handle(asked.fh)
-                await ranges.fallocate(handle, asked.offset, asked.length, asked.mode)
+                await ranges.fallocate(handle, asked.offset, asked.length, asked.mode, request.pid)
                 return wire.error_reply(request.unique, 0)
             case Opcode.LSEEK:
                 seek = wire.lseek(message)

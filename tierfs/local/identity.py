@@ -10,6 +10,7 @@ from typing import Self
 
 from tierfs.errors import TierError
 from tierfs.local import small_files
+from tierfs.local.reserve import RESERVE
 from tierfs.osio import OS
 
 FORMAT_VERSION = b"1"
@@ -23,7 +24,7 @@ VERSION, MEMBER, _BOOT, _LOCK = b"VERSION", b"MEMBER", b"BOOT", b"lock"
 _SETUP = frozenset({OBJECTS, MEMBER, MEMBER + small_files.NEW, VERSION + small_files.NEW, _LOCK})
 """All that an interrupted first mount can have left behind."""
 _JOURNAL = frozenset({b"journal.db", b"journal.db-wal", b"journal.db-shm", b"journal.db-journal"})
-_OURS = _SETUP | _JOURNAL | {VERSION, _BOOT, _BOOT + small_files.NEW}
+_OURS = _SETUP | _JOURNAL | {VERSION, _BOOT, _BOOT + small_files.NEW, RESERVE}
 # Made by mkfs: a directory with nothing else in it counts as empty.
 _OF_FILE_SYSTEM = frozenset({b"lost+found"})
 _PROBE = b"user.tierfs.probe"

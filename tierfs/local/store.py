@@ -16,6 +16,7 @@ from tierfs.errors import TierError
 from tierfs.local import labels
 from tierfs.local.fanout import FanOut, file_name
 from tierfs.local.identity import VERSION, Identity
+from tierfs.local.reserve import Reserve
 from tierfs.local.spread import Spread, copy_attributes
 from tierfs.model import DEVICES, Attributes, Kind, Name, ObjectId
 from tierfs.osio import OS, RENAME_EXCHANGE
@@ -37,6 +38,7 @@ class ObjectStore:
     Attributes:
         member: random id made with the local directory, 32 hex digits.
         boot_changed: see `remember_boot`.
+        reserve: space that is kept for small files.
         spread: which objects lie on the shared tier instead.
     """
 
@@ -46,6 +48,7 @@ class ObjectStore:
         self._identity = identity
         self._fan = self.spread = Spread(system, fan)
         self.member = identity.member
+        self.reserve = Reserve(system, root)
 
     @classmethod
     def open(cls, path: Path | str, system: OS) -> ObjectStore:
@@ -186,6 +189,21 @@ class ObjectStore:
         """
         try:
             return self._system.has_no_writer("local.lease", fd)
+        except OSError as error:
+            if error.errno in _NO_LEASES:
+                return True
+            raise
+
+    def is_idle(self, object_id: ObjectId) -> bool:
+        """Whether nobody has the FILE open or mapped, through a passthrough file either.
+
+        True of one that is missing, and where the file system has no leases.
+        """
+        try:
+            with self._opened(object_id, os.O_RDONLY | os.O_NOATIME) as fd:
+                return self._system.is_alone("local.idle", fd)
+        except FileNotFoundError:
+            return True
         except OSError as error:
             if error.errno in _NO_LEASES:
                 return True

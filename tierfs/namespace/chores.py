@@ -1,4 +1,4 @@
-"""What is done behind: disposing, eviction, clean copies signed again, orphans."""
+"""What is done behind: disposing, clean copies signed again or given up, orphans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from tierfs.journal import DropClean, DropObject, SaveClean
+from tierfs.journal import DropObject, SaveClean
 from tierfs.model import CleanRecord, Signature
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import LocalObject
@@ -18,7 +18,6 @@ from tierfs.namespace.nodes import LocalObject
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
-VICTIMS = 64
 
 SWEEP_SECONDS = 3600.0
 """How often trash and quarantine are looked through."""
@@ -31,8 +30,10 @@ class Chores:
         forgetting: shared inodes whose local copy is about to go.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, drop: Callable[[list[CleanRecord]], Awaitable[None]]) -> None:
+        """`drop`: lets go of clean copies."""
         self._core = core
+        self._drop = drop
         self._send, self._receive = trio.open_memory_channel[Callable[[], Awaitable[None]]](
             float("inf")
         )
@@ -65,7 +66,7 @@ class Chores:
             try:
                 record = await self._core.journal.clean_copy(inode)
                 if record is not None:
-                    await self._drop_clean(record)
+                    await self._drop([record])
             finally:
                 self.forgetting.discard(inode)
 
@@ -111,7 +112,6 @@ class Chores:
             await trio.sleep(TICK_SECONDS)
             self._settle_times()
             self._dispose_spare()
-            await self.make_room(0)
 
     def _dispose_spare(self) -> None:
         spare, self._core.spare = self._core.spare, []
@@ -130,37 +130,6 @@ class Chores:
             elif state.settled <= now and not state.is_pending():
                 state.changed_ns = 0
                 self._core.touched.discard(directory)
-
-    # -- capacity ------------------------------------------------------------------------------
-
-    async def make_room(self, wanted: int) -> bool:
-        """Evicts clean, closed copies, least recently used first; whether any went.
-
-        Above the watermark, or for `wanted` bytes that did not fit. Nothing pending is touched.
-        """
-        core = self._core
-        total, free = await core.local(core.store.usage)
-        core.scarce = free < total * core.settings.reserve
-        missing = wanted + int(total * (1 - core.settings.watermark)) - free
-        if missing <= 0 and not wanted:
-            return False
-        evicted = 0
-        for record in await core.journal.clean_victims(VICTIMS):
-            if evicted and evicted >= missing:
-                break
-            if record.object not in core.tree.objects:
-                await self._drop_clean(record)
-                evicted += max(1, record.bytes)
-        return evicted > 0
-
-    async def _drop_clean(self, record: CleanRecord) -> None:
-        core = self._core
-        await core.journal.post(DropClean(record.signature.inode)).written()
-        obj = core.tree.objects.get(record.object)
-        if obj is not None:
-            obj.clean = False  # its last user removes it
-        else:
-            await core.local(core.store.remove, record.object)
 
     async def _sweep_put_away(self) -> None:
         """Deletes on the shared tier what has been in quarantine for long enough, now and then."""

@@ -11,6 +11,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from tierfs.capacity import Expectations, Promises
 from tierfs.groups import Patterns
 from tierfs.journal import (
     Change,
@@ -50,6 +51,7 @@ from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Locatio
 from tierfs.namespace.outage.calls import SharedCalls
 from tierfs.namespace.requests import current
 from tierfs.namespace.settings import NamespaceSettings
+from tierfs.namespace.signal import Signal
 from tierfs.namespace.tiers import Tiers
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
@@ -117,7 +119,9 @@ class Core(Tiers):
         self.closing = Closing(os_, self.local)
         self.closing_shared = Closing(os_, self.on_shared)
         self.direct: Direct = NoDirect("not set up")
-        self.scarce = False
+        self.promises = Promises(settings.reserve)
+        self.expected = Expectations(settings.expect_bytes)
+        self.freed = Signal()
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
         self.links = Links()
         self.groups = GroupTable(
@@ -174,6 +178,7 @@ class Core(Tiers):
                 # first its rows: a kill in between must not leave an op without its object
                 await self.journal.post().written()
                 await self.of_object(obj.id, self.store.remove, obj.id)
+                self.freed.tell()
         finally:
             if (removed := self.doomed.pop(obj.id, None)) is not None:
                 removed.set()

@@ -40,7 +40,7 @@ from tierfs.namespace.nodes import (
     LocalObject,
     Node,
 )
-from tierfs.namespace.opening import Opening, check_descriptors
+from tierfs.namespace.opening import Opening, check_descriptors, size_of
 from tierfs.namespace.pointers import targets_of
 from tierfs.namespace.requests import current
 from tierfs.osio.processes import was_killed
@@ -75,6 +75,15 @@ class Files:
             return self.handles[number]
         except KeyError:
             raise OSError(errno.EBADF, "no such open file", str(number)) from None
+
+    def sizes(self, numbers: Iterable[int]) -> dict[int, int]:
+        """The present sizes of those of `numbers` that are open."""
+        found = {}
+        for number in numbers:
+            handle = self.handles.get(number)
+            if handle is not None and handle.object is not None:
+                found[number] = size_of(self._core, handle.object)
+        return found
 
     # -- open ----------------------------------------------------------------------------------
 
@@ -233,6 +242,8 @@ class Files:
         killed = opener > 0 and was_killed(opener)
         attributes = await self._data.look(obj)
         self._data.judge(obj, attributes)
+        if (path := self._core.tree.path_of(handle.node)) is not None:
+            self._core.expected.note(path, attributes.size)
         op = obj.put
         if op is None or op.phase is Phase.PUBLISHING:
             return

@@ -12,6 +12,7 @@ from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.decisions import Decisions
+from tierfs.namespace.eviction import Eviction
 from tierfs.namespace.files import Files
 from tierfs.namespace.grouping.retention import Retention
 from tierfs.namespace.grouping.sealing import Sealing
@@ -28,6 +29,7 @@ from tierfs.namespace.outcome import Outcomes
 from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
 from tierfs.namespace.remembered import Remembered
+from tierfs.namespace.room import Room
 from tierfs.namespace.settling import Settling
 from tierfs.namespace.space import Space
 from tierfs.namespace.spilling import Spilling
@@ -51,12 +53,14 @@ class FileSystem:
         self.virtual = Virtual(core, local)
         self.tree = core.tree
         self.watchdog = Watchdog(core.tree)
-        self.chores = Chores(core)
+        self.eviction = Eviction(core, lambda numbers: self.files.sizes(numbers))
+        self.chores = Chores(core, self.eviction.drop)
         self.lookup = Lookup(core)
         self.inheritance = Inheritance(core, self.lookup)
         self.data = Data(core, self.lookup)
         self.spilling = Spilling(core)
-        self.ranges = Ranges(core, self.data, self.spilling, self.chores.make_room)
+        self.room = Room(core, self.eviction)
+        self.ranges = Ranges(core, self.data, self.spilling, self.room)
         self.settling = Settling()
         opening = Opening(core, self.lookup, self.data, self.spilling)
         self.files = Files(
@@ -112,6 +116,8 @@ class FileSystem:
         """Does what is done behind; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.chores.run)
+            nursery.start_soon(self.eviction.run)
+            nursery.start_soon(self.room.run)
             nursery.start_soon(self.watchdog.run)
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self.sealing.run)

@@ -206,7 +206,7 @@ class Opening:
         if first and direct.enabled:
             if obj is not None and self._core.store.spread.is_spilled(obj.id):
                 direct.refused(Refusal.SPILLED)
-            elif handle.writable and self._core.scarce:
+            elif handle.writable and not self._promised(handle):
                 direct.refused(Refusal.RESERVE)
             else:
                 node.backing = direct.open(obj.fd if obj is not None else handle.shared_fd)
@@ -219,9 +219,19 @@ class Opening:
                 self._data.judge(obj, await self._data.look(obj))
                 obj.dirty = False
 
+    def _promised(self, handle: Handle) -> bool:
+        """Whether there is room for all that `handle` is expected to write."""
+        core, obj = self._core, handle.object
+        path = core.tree.path_of(handle.node)
+        expected = core.expected.otherwise if path is None else core.expected.of(path)
+        size = 0 if obj is None or handle.born is not None else size_of(core, obj)
+        return core.promises.give(handle.number, expected, size)
+
     def let_go(self, handle: Handle) -> None:
         """The kernel has closed `handle`."""
         node = handle.node
+        if handle.writable and handle.object is not None:
+            self._core.promises.over(handle.number, size_of(self._core, handle.object))
         if handle.granted:
             handle.granted = False
             node.opened -= 1
@@ -248,6 +258,12 @@ def check_descriptors(handles: int) -> None:
     """OSError(EMFILE): one more than `handles` open files, and none could be sent any more."""
     if handles >= most_open_files():
         raise OSError(errno.EMFILE, "the daemon has too many open files")
+
+
+def size_of(core: Core, obj: LocalObject) -> int:
+    """The size of an object with open files, as the kernel has it in memory."""
+    fd = obj.fd if obj.fd >= 0 else obj.write_fd
+    return core.os.fstat("room.size", fd).st_size if fd >= 0 else 0
 
 
 def is_written(obj: LocalObject) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
+from tierfs.capacity import Next
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.nodes import Handle, LocalObject
+from tierfs.namespace.room import FULL, Room
 from tierfs.namespace.spilling import Spilling
 
 T = TypeVar("T")
@@ -22,19 +25,17 @@ COPY_BYTES = 1 << 30
 
 
 class Ranges:
-    """What is done to parts of an open file.
+    """What is done to parts of an open file. `thread` asks for it, 0: not known.
 
-    A full local tier first drops clean copies (G9); then the file goes on on the shared one.
+    What finds the local tier full waits for room (`Room`); then the file goes on on the shared one
+    (`Spilling`).
     """
 
-    def __init__(
-        self, core: Core, data: Data, spilling: Spilling,
-        make_room: Callable[[int], Awaitable[bool]],
-    ) -> None:  # fmt: skip
+    def __init__(self, core: Core, data: Data, spilling: Spilling, room: Room) -> None:
         self._core = core
         self._data = data
         self._spilling = spilling
-        self._make_room = make_room
+        self._room = room
 
     async def read(self, handle: Handle, offset: int, size: int) -> bytes:
         """Up to `size` bytes at `offset`; short only at the end of the file."""
@@ -49,20 +50,26 @@ class Ranges:
             handle, "read", lambda step, fd: os_.pread_into(step, fd, room, offset)
         )
 
-    async def write(self, handle: Handle, offset: int, data: bytes | memoryview) -> int:
+    async def write(
+        self, handle: Handle, offset: int, data: bytes | memoryview, thread: int = 0
+    ) -> int:
         """Writes all of `data`."""
         os_ = self._core.os
         await self._change(
-            handle, len(data), lambda fd: os_.pwrite_all("write.local", fd, data, offset)
-        )
+            handle, offset + len(data), len(data),
+            lambda fd: os_.pwrite_all("write.local", fd, data, offset), thread,
+        )  # fmt: skip
         return len(data)
 
-    async def fallocate(self, handle: Handle, offset: int, length: int, mode: int) -> None:
+    async def fallocate(
+        self, handle: Handle, offset: int, length: int, mode: int, thread: int = 0
+    ) -> None:
         """fallocate(2) with the modes of the local file system; EOPNOTSUPP for the others."""
         os_ = self._core.os
         await self._change(
-            handle, length, lambda fd: os_.fallocate("write.allocate", fd, offset, length, mode)
-        )
+            handle, offset + length, length,
+            lambda fd: os_.fallocate("write.allocate", fd, offset, length, mode), thread,
+        )  # fmt: skip
 
     async def seek(self, handle: Handle, offset: int, whence: int) -> int:
         """The next data or hole from `offset` on (SEEK_DATA, SEEK_HOLE); ENXIO at the end."""
@@ -83,7 +90,7 @@ class Ranges:
         try:
             fd = _reading(obj)
             return await self._change(
-                target, size,
+                target, target_offset + size, size,
                 lambda to: os_.copy_range("write.copy", fd, to, size, offset, target_offset),
             )  # fmt: skip
         finally:
@@ -99,35 +106,44 @@ class Ranges:
         finally:
             await self._data.release(obj)
 
-    async def _change(self, handle: Handle, size: int, change: Callable[[int], T]) -> T:
-        obj = handle.object
-        if obj is None or not handle.writable:
+    async def _change(
+        self, handle: Handle, end: int, size: int, change: Callable[[int], T], thread: int = 0
+    ) -> T:
+        """Makes `change`, which takes `size` bytes up to `end`, once there is room for it."""
+        if handle.object is None or not handle.writable:
             raise OSError(errno.EBADF, "not open for writing")
-        core = self._core
         if size >= BURST_BYTES:
-            core.writeback.pace.touch()
+            self._core.writeback.pace.touch()
+        for tried in itertools.count():
+            # the handle may have been given another object while there was no room
+            obj = handle.object
+            assert obj is not None
+            try:
+                return await self._change_now(obj, change)
+            except OSError as error:
+                if error.errno not in FULL or self._core.store.spread.is_spilled(obj.id):
+                    raise
+                small = self._room.is_small(handle.node, end)
+                found = await self._room.find(
+                    size, small=small, thread=thread, tried=tried, can_spill=not obj.live
+                )
+                if found is Next.REFUSE:
+                    raise
+                if found is Next.SPILL and not await self._spilling.helps(obj, error):
+                    raise
+        raise AssertionError
+
+    async def _change_now(self, obj: LocalObject, change: Callable[[int], T]) -> T:
         obj.users += 1
         self._data.touched(obj)
         try:
-            while True:
-                await self._spilling.entered(obj)
-                try:
-                    with self._spilling.changing(obj):
-                        fd = await self._data.writable(obj)
-                        return await core.of_object(obj.id, change, fd)
-                except OSError as error:
-                    if not await self._more_room(obj, size, error):
-                        raise
+            await self._spilling.entered(obj)
+            with self._spilling.changing(obj):
+                fd = await self._data.writable(obj)
+                return await self._core.of_object(obj.id, change, fd)
         finally:
             self._data.touched(obj)
             await self._data.release(obj)
-
-    async def _more_room(self, obj: LocalObject, size: int, error: OSError) -> bool:
-        """Whether a change of `obj` that met `error` is worth another try."""
-        local = not self._core.store.spread.is_spilled(obj.id)
-        if local and error.errno == errno.ENOSPC and await self._make_room(size):
-            return True
-        return await self._spilling.helps(obj, error)
 
 
 def _reading(obj: LocalObject) -> int:

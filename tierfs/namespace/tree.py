@@ -71,6 +71,13 @@ class Tree:
         """The names that lead from the root to `directory`."""
         return tuple(state.name for state in self._chain(directory))[1:]
 
+    def path_of(self, node: Node) -> tuple[Name, ...] | None:
+        """The names that lead to `node`, by one of its names; None: it has none."""
+        found = node.a_name()
+        if found is None or found[0] not in self.directories:
+            return None
+        return (*self.path(found[0]), found[1])
+
     def _chain(self, directory: ObjectId) -> list[DirectoryState]:
         chain = []
         at: ObjectId | None = directory

@@ -163,6 +163,16 @@ class Data(Labelled):
         return True
 
     @labelled
+    def is_alone(self, step: str, fd: int) -> bool:
+        """Whether nobody else has the file open or mapped: a write lease tells, as above."""
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except BlockingIOError:
+            return False
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+    @labelled
     def reopen(self, step: str, fd: int, flags: int) -> int:
         """Open the file of `fd` anew, also when it has no name."""
         return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)

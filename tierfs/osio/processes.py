@@ -16,6 +16,11 @@ RESERVED = 768
 PF_SIGNALED = 0x400
 """Task flag: killed by a signal (include/linux/sched.h); field 9 of /proc/PID/stat, proc(5)."""
 
+PF_EXITING = 0x4
+"""Task flag: it closes its files just now (include/linux/sched.h)."""
+
+_SIGKILL_BIT = 1 << 8
+
 _MKDIR = {"x86_64": (b"83", b"258"), "aarch64": (b"34",)}
 """Numbers of mkdir and mkdirat (asm/unistd.h)."""
 
@@ -53,6 +58,19 @@ def was_killed(process: int) -> bool:
     """Whether `process` is dying of a signal: its closes are the kernel's, not its own."""
     fields = _stat(process)
     return bool(fields) and bool(int(fields[6]) & PF_SIGNALED)
+
+
+def is_dying(thread: int) -> bool:
+    """Whether `thread` is gone, ends, or will end as soon as it is let: it was killed.
+
+    A signal that ends a process reaches each of its threads as SIGKILL (signal(7)); a thread that
+    is ending gets none any more, but its flags tell.
+    """
+    fields = _stat(thread)
+    if not fields or int(fields[6]) & PF_EXITING:
+        return True
+    pending = _read(f"/proc/{thread}/status").partition(b"\nSigPnd:")[2].split(None, 1)
+    return bool(pending) and bool(int(pending[0], 16) & _SIGKILL_BIT)
 
 
 def is_making_directory(thread: int) -> bool:

@@ -1,0 +1,137 @@
+"""A local tier that fills: eviction, writers that wait, what is kept for small files."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.harness import LoopDevice, Node, compare, frozen, wait_until
+
+MIB = 1 << 20
+LOCAL = 320 * MIB
+
+WRITER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+while True:
+    os.write(fd, bytes(1 << 20))
+"""
+
+
+def small_local(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node], **settings: object
+) -> tuple[Node, LoopDevice]:
+    """A node with a local tier of 320 MiB; the device of its shared tier of 2 GiB."""
+    local, shared = make_device("local", LOCAL), make_device("shared", 2048 * MIB)
+    node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
+    node.settings = settings
+    return node, shared
+
+
+def pattern(name: str, size: int) -> bytes:
+    """Content that differs from file to file and from block to block."""
+    block = (name.encode() * 4096)[:4096]
+    return b"".join(block[:-8] + index.to_bytes(8, "big") for index in range(size // 4096))
+
+
+def save(path: Path, size: int) -> None:
+    """Writes it in pieces, as savers do."""
+    content = memoryview(pattern(path.name, size))
+    with path.open("wb", buffering=0) as file:
+        for start in range(0, size, MIB):
+            file.write(content[start : start + MIB])
+
+
+def tier_of(path: Path) -> str:
+    return os.getxattr(path, "user.tierfs.tier").decode()
+
+
+def test_the_least_recently_used_goes_and_what_is_in_use_stays(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    node, shared = small_local(make_device, make_node, watermark=0.7, watermark_low=0.4)
+    node.start()
+    for index in range(6):
+        save(node.mount / f"f{index}", 16 * MIB)
+    node.settle()
+    opened = (node.mount / "f0").open("rb")
+    with (node.mount / "f1").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    (node.mount / "f2").read_bytes()  # later than the three after it
+    for index in range(6, 13):  # above 0.7 of 320 MiB, with what the file system takes itself
+        save(node.mount / f"f{index}", 16 * MIB)
+    node.settle()
+    wait_until(lambda: node.status()["capacity"]["evicted_files"] >= 3, "eviction")
+    tiers = {f"f{index}": tier_of(node.mount / f"f{index}") for index in range(13)}
+    assert [name for name in ("f3", "f4", "f5") if tiers[name] != "shared"] == []
+    assert [name for name in ("f0", "f1", "f12") if tiers[name] != "both"] == []
+    assert opened.read() == pattern("f0", 16 * MIB)
+    assert mapped[:] == pattern("f1", 16 * MIB)
+    opened.close()
+    mapped.close()
+    capacity = node.status()["capacity"]
+    assert capacity["clean_bytes"] == 16 * MIB * capacity["clean_files"]
+    assert capacity["evicted_bytes"] == 16 * MIB * (13 - capacity["clean_files"])
+    compare(node.mount, shared.mountpoint)
+
+
+def test_writers_wait_for_room(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """Three times what fits, at once, through the daemon: nobody gets ENOSPC."""
+    node, shared = small_local(make_device, make_node, full_wait="5min")
+    node.start("--no-passthrough")
+    failed: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            for index in range(5):
+                save(node.mount / f"{name}{index}", 36 * MIB)
+        except BaseException as error:
+            failed.append(error)
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert failed == []
+    for name in "abcd":
+        for index in range(5):
+            found = (node.mount / f"{name}{index}").read_bytes()
+            assert found == pattern(f"{name}{index}", 36 * MIB)
+    node.settle()
+    assert node.status()["capacity"]["evicted_files"]
+    compare(node.mount, shared.mountpoint)
+
+
+def test_a_full_tier_has_room_for_small_files_and_lets_the_killed_go(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    node, shared = small_local(make_device, make_node, full_wait="10min")
+    node.expected = [r"ENOSPC|No space"]
+    node.start("--no-passthrough")
+    wait_until(lambda: node.status()["capacity"]["reserve_bytes"] > 4 * MIB, "the reserve")
+    with frozen(shared):
+        save(node.mount / "pending", 16 * MIB)  # what the others wait for
+        script = [sys.executable, "-c", WRITER]
+        large = [subprocess.Popen([*script, str(node.mount / name)]) for name in ("x", "y")]
+        wait_until(lambda: node.status()["capacity"]["waiting_writes"] == 2, "both to wait")
+        for index in range(20):
+            (node.mount / f"latest{index}").write_bytes(b"checkpoint-500" * 1000)
+        (node.mount / "d").mkdir()
+        (node.mount / "d" / "link").symlink_to("../latest0")
+        for each in large:
+            each.send_signal(signal.SIGKILL)
+            assert each.wait(timeout=20) == -signal.SIGKILL
+        assert node.status()["capacity"]["waiting_writes"] == 0
+    for name in ("x", "y"):
+        (node.mount / name).unlink()
+    node.settle()
+    compare(node.mount, shared.mountpoint)

@@ -1,0 +1,22 @@
+"""What fits on the local tier, what has to go, who has to wait. Pure: no I/O, no clock."""
+
+from tierfs.capacity.backlog import Limits, Turns, Waiting
+from tierfs.capacity.expected import Expectations
+from tierfs.capacity.full import Full, Next, what_now
+from tierfs.capacity.promises import Promises
+from tierfs.capacity.watermarks import Marks, Usage, reserve_bytes, to_evict
+
+__all__ = [
+    "Expectations",
+    "Full",
+    "Limits",
+    "Marks",
+    "Next",
+    "Promises",
+    "Turns",
+    "Usage",
+    "Waiting",
+    "reserve_bytes",
+    "to_evict",
+    "what_now",
+]

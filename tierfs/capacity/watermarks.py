@@ -1,0 +1,38 @@
+"""How full the local tier may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESERVE_SHARE = 0.02
+"""Most of a tier that is kept for small files, however small the tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes of a file system: all, and those that can still be written."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Shares of the tier: above `high` clean copies go, until no more than `low` is taken."""
+
+    high: float
+    low: float
+
+
+def to_evict(usage: Usage, marks: Marks, wanted: int = 0) -> int:
+    """Bytes of clean copies that should go; `wanted`: what must be free afterwards."""
+    used = usage.total - usage.free
+    missing = wanted - usage.free
+    if used > marks.high * usage.total:
+        missing = max(missing, used - int(min(marks.low, marks.high) * usage.total))
+    return max(0, missing)
+
+
+def reserve_bytes(setting: int, total: int) -> int:
+    """What of a tier of `total` bytes is kept for small files."""
+    return min(setting, int(total * RESERVE_SHARE))

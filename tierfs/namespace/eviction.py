@@ -1,0 +1,152 @@
+"""Clean copies that go, least recently used first, before anybody meets ENOSPC (G9)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import trio
+
+from tierfs.capacity import Marks, Usage, reserve_bytes, to_evict
+from tierfs.journal import DropClean, TouchClean
+from tierfs.local import ObjectStore
+from tierfs.model import CleanRecord, ObjectId
+from tierfs.namespace.core import Core
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+"""How often the drive is asked how full it is; in between, whoever needs room asks."""
+
+VICTIMS = 64
+"""How many are looked at, and dropped in one post, at a time."""
+
+
+class Eviction:
+    """Keeps the local tier between its watermarks. Nothing pending is ever touched.
+
+    Attributes:
+        evicted_files, evicted_bytes: since the start of this daemon.
+    """
+
+    def __init__(self, core: Core, sizes: Callable[[list[int]], Mapping[int, int]]) -> None:
+        """`sizes`: the present ones of open files, by number."""
+        self._core = core
+        self._sizes = sizes
+        self._busy = trio.StrictFIFOLock()
+        self._wanted = trio.Event()
+        self.evicted_files = 0
+        self.evicted_bytes = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.tend()
+            except OSError as error:
+                log.warning("looking how full the local tier is: %s", error)
+            self._wanted = trio.Event()
+            with trio.move_on_after(TICK_SECONDS):
+                await self._wanted.wait()
+
+    def soon(self) -> None:
+        """What was promised is more than what is free: looks at once."""
+        self._wanted.set()
+
+    async def tend(self) -> None:
+        """Looks how full the tier is, and evicts if it is above its mark or more is promised."""
+        core = self._core
+        usage = await self._look()
+        reserve = core.store.reserve
+        kept = reserve_bytes(core.settings.small_reserve, usage.total)
+        missing = to_evict(usage, self._marks, core.promises.wanted + max(0, kept - reserve.held))
+        if missing:
+            await self._evict(missing)
+        if kept != reserve.held:
+            await core.local(reserve.fill, kept, usage.free)
+        core.freed.tell()
+
+    async def make(self, wanted: int) -> int:
+        """Evicts for `wanted` bytes that did not fit; bytes that went, 0: nothing could go."""
+        usage = await self._look()
+        return await self._evict(max(wanted, to_evict(usage, self._marks)))
+
+    @property
+    def _marks(self) -> Marks:
+        settings = self._core.settings  # may change while mounted
+        return Marks(settings.watermark, settings.watermark_low)
+
+    async def _look(self) -> Usage:
+        core = self._core
+        usage = Usage(*await core.local(core.store.usage))
+        _, evictable = await core.journal.clean_totals()
+        sizes = self._sizes(core.promises.numbers())
+        core.promises.looked(usage, evictable, sizes, core.settings.reserve)
+        core.expected.otherwise = core.settings.expect_bytes
+        return usage
+
+    async def _evict(self, missing: int) -> int:
+        async with self._busy:
+            left, _ = await self._core.journal.clean_totals()
+            done = 0
+            while done < missing and left > 0:
+                records = await self._core.journal.clean_victims(VICTIMS)
+                left -= len(records)
+                if not records:
+                    break
+                done += await self._drop_idle(records, missing - done)
+            return done
+
+    async def _drop_idle(self, records: list[CleanRecord], missing: int) -> int:
+        """Drops of `records`, in this order, what nobody uses, for `missing` bytes.
+
+        The others are in use, which makes them the most recently used.
+        """
+        core = self._core
+        bytes_, taken, spared = 0, list[CleanRecord](), list[CleanRecord]()
+        for record in records:
+            if bytes_ >= missing:
+                break
+            (spared if record.object in core.tree.objects else taken).append(record)
+            if record.object not in core.tree.objects:
+                bytes_ += max(1, record.bytes)
+        idle = await core.local(idle_objects, core.store, [record.object for record in taken])
+        going = [r for r in taken if r.object in idle and r.object not in core.tree.objects]
+        spared += [record for record in taken if record not in going]
+        now = time.time_ns()
+        core.journal.post(*(TouchClean(record.signature.inode, now) for record in spared))
+        await self.drop(going)
+        return sum(max(1, record.bytes) for record in going)
+
+    async def drop(self, records: Iterable[CleanRecord]) -> None:
+        """Lets go of clean copies: first their rows, then their files.
+
+        Who opens one in between is its last user, and removes it.
+        """
+        core, gone = self._core, list(records)
+        if not gone:
+            return
+        await core.journal.post(*(DropClean(each.signature.inode) for each in gone)).written()
+        free = []
+        for record in gone:
+            obj = core.tree.objects.get(record.object)
+            if obj is not None:
+                obj.clean = False
+            else:
+                free.append(record.object)
+        await core.local(remove_objects, core.store, free)
+        self.evicted_files += len(gone)
+        self.evicted_bytes += sum(record.bytes for record in gone)
+        core.freed.tell()
+
+
+def idle_objects(store: ObjectStore, objects: list[ObjectId]) -> set[ObjectId]:
+    """Those that nobody has open or mapped, and those that are lost. Blocking."""
+    return {object_id for object_id in objects if store.is_idle(object_id)}
+
+
+def remove_objects(store: ObjectStore, objects: list[ObjectId]) -> None:
+    """Removes many objects. Blocking."""
+    for object_id in objects:
+        store.remove(object_id)
