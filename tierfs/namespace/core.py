@@ -52,7 +52,7 @@ from tierfs.namespace.outage.calls import SharedCalls
 from tierfs.namespace.requests import current
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.namespace.signal import Signal
-from tierfs.namespace.tiers import Tiers
+from tierfs.namespace.tiers import Tiers, WithRoom, without_room
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
@@ -122,6 +122,7 @@ class Core(Tiers):
         self.promises = Promises(settings.reserve)
         self.expected = Expectations(settings.expect_bytes)
         self.freed = Signal()
+        self.with_room: WithRoom = without_room
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
         self.links = Links()
         self.groups = GroupTable(

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 
 from tierfs.local import ObjectStore
 from tierfs.model import Attributes, CleanRecord, Kind, Name, ObjectId, Signature
@@ -72,6 +73,7 @@ class Data:
         if obj.users == 0:
             obj.live = False
             await self._core.close_files(obj)
+            self._core.freed.tell()
 
     async def end_writing(self, obj: LocalObject) -> None:
         """Nobody writes through us any more: whoever still has it open for writing is another."""
@@ -128,7 +130,7 @@ class Data:
         assert old is not None
         obj = self._core.add_object(node.kind, Content.DATA)
         with self._core.holding(old):
-            if await self._core.local(self._core.store.clone, old.id, obj.id):
+            if await self._core.making(self._core.store.clone, old.id, obj.id):
                 return obj
         self._core.tree.objects.pop(obj.id, None)
         return None
@@ -145,7 +147,7 @@ class Data:
         fresh.committed_links = held.committed_links
         try:
             with core.holding(held):
-                if not await core.local(core.store.clone, held.id, fresh.id):
+                if not await core.making(core.store.clone, held.id, fresh.id):
                     await self._duplicate(node, held, fresh)
                 await core.local(core.store.exchange, held.id, fresh.id)
         except BaseException:
@@ -159,7 +161,7 @@ class Data:
             fd, st, xattrs = await self._open_shared(node)
             await core.on_shared(core.os.close, "copyup.close", fd)
             attributes = await self._lookup.attributes(node, st)
-            await core.local(apply_attributes, core.store, fresh.id, attributes, xattrs)
+            await core.making(apply_attributes, core.store, fresh.id, attributes, xattrs)
         return fresh
 
     async def _duplicate(self, node: Node, source: LocalObject, target: LocalObject) -> None:
@@ -168,7 +170,7 @@ class Data:
         directory, name = node.a_name() or (ObjectId(0), b"")
         attributes = await core.local(core.store.attributes, source.id, source.kind)
         xattrs = await core.local(read_xattrs, core.store, source.id)
-        await core.local(make_object, core.store, target.id, attributes, xattrs, directory, name)
+        await core.making(make_object, core.store, target.id, attributes, xattrs, directory, name)
         fd = await core.local(core.store.open_object, source.id, os.O_RDONLY)
         try:
             await self._copy(node, fd, target, attributes)
@@ -180,7 +182,7 @@ class Data:
         if old is None or old.content is not Content.DATA:
             await self._fill_from_shared(node, obj, keep)
             return
-        if keep and await core.local(core.store.clone, old.id, obj.id):
+        if keep and await core.making(core.store.clone, old.id, obj.id):
             return
         fd = await core.local(core.store.open_object, old.id, os.O_RDONLY)
         async with self._closing(fd):
@@ -198,8 +200,8 @@ class Data:
                 xattrs = await core.local(read_xattrs, core.store, old.id)
             clean = await core.journal.clean_copy(st.st_ino)
             usable = clean is not None and clean.signature == obj.origin and keep
-            if usable and clean and await core.local(clone_if_there, core.store, clean, obj.id):
-                await core.local(apply_attributes, core.store, obj.id, attributes, xattrs)
+            if usable and clean and await core.making(clone_if_there, core.store, clean, obj.id):
+                await core.making(apply_attributes, core.store, obj.id, attributes, xattrs)
                 return
             await self._make(node, obj, attributes, xattrs, fd if keep else -1)
 
@@ -212,7 +214,7 @@ class Data:
         directory, name = node.a_name() or (ObjectId(0), b"")
         if source < 0:
             attributes = dataclasses.replace(attributes, size=0, mtime_ns=time.time_ns())
-        await core.local(make_object, core.store, obj.id, attributes, xattrs, directory, name)
+        await core.making(make_object, core.store, obj.id, attributes, xattrs, directory, name)
         if source >= 0:
             await self._copy(node, source, obj, attributes)
 
@@ -243,7 +245,8 @@ class Data:
                 while start < end:
                     self.copying[obj.id] = (node, done, at.size)
                     size = min(COPY_BYTES, end - start)
-                    await core.calls.content(copy_piece, core.os, source, target, start, size)
+                    piece = partial(copy_piece, core.os, source, target, start, size)
+                    await core.with_room(size, False, partial(core.calls.content, piece))
                     start += size
                     done += size
             await core.local(
@@ -303,7 +306,11 @@ def make_object(
         parent=parent, name=name,
     )  # fmt: skip
     os.close(fd)
-    apply_attributes(store, id_, attributes, xattrs)
+    try:
+        apply_attributes(store, id_, attributes, xattrs)
+    except BaseException:
+        store.remove(id_)
+        raise
 
 
 def clone_if_there(store: ObjectStore, clean: CleanRecord, target: ObjectId) -> bool:

@@ -28,6 +28,7 @@ class Eviction:
 
     Attributes:
         evicted_files, evicted_bytes: since the start of this daemon.
+        in_use: bytes of clean copies that could not go at the last look, as somebody had them.
     """
 
     def __init__(self, core: Core, sizes: Callable[[list[int]], Mapping[int, int]]) -> None:
@@ -38,6 +39,7 @@ class Eviction:
         self._wanted = trio.Event()
         self.evicted_files = 0
         self.evicted_bytes = 0
+        self.in_use = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -89,7 +91,7 @@ class Eviction:
     async def _evict(self, missing: int) -> int:
         async with self._busy:
             left, _ = await self._core.journal.clean_totals()
-            done = 0
+            done = self.in_use = 0
             while done < missing and left > 0:
                 records = await self._core.journal.clean_victims(VICTIMS)
                 left -= len(records)
@@ -114,6 +116,7 @@ class Eviction:
         idle = await core.local(idle_objects, core.store, [record.object for record in taken])
         going = [r for r in taken if r.object in idle and r.object not in core.tree.objects]
         spared += [record for record in taken if record not in going]
+        self.in_use += sum(record.bytes for record in spared)
         now = time.time_ns()
         core.journal.post(*(TouchClean(record.signature.inode, now) for record in spared))
         await self.drop(going)

@@ -60,6 +60,7 @@ class FileSystem:
         self.data = Data(core, self.lookup)
         self.spilling = Spilling(core)
         self.room = Room(core, self.eviction)
+        core.with_room = self.room.with_room
         self.ranges = Ranges(core, self.data, self.spilling, self.room)
         self.settling = Settling()
         opening = Opening(core, self.lookup, self.data, self.spilling)

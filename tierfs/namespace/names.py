@@ -121,7 +121,7 @@ class Names:
         core = self._core
         core.check_new_name(state, name)
         obj = core.add_object(kind, Content.DATA)
-        await core.local(make_newborn, core.store, obj, birth, state.id, name, target, rdev)
+        await core.making(make_newborn, core.store, obj, birth, state.id, name, target, rdev)
         obj.xattrs = birth.xattr_names
         entry = state.entries.get(name)
         if state.removed or (entry is not None and entry.object is not None):

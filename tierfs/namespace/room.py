@@ -6,10 +6,10 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import TypeVar
 
 import trio
 
@@ -21,7 +21,6 @@ from tierfs.namespace.nodes import Node
 from tierfs.osio.processes import is_dying
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 DYING_SECONDS = 0.5
 """How often it is looked whether who waits was killed: the kernel waits on for the answer."""
@@ -29,12 +28,12 @@ DYING_SECONDS = 0.5
 COMING_SECONDS = 0.25
 """How long the sum of what can still be committed is taken as it was."""
 
+CLOSING_SECONDS = 1.0
+"""How long a file that was closed, and not released, counts as about to be."""
+
 TRIES = 10
 """How often a write is tried again only because the drive says that there is room: it may have been
 taken for a file that grows, and be given back by the drive when it is full."""
-
-NAME_BYTES = 64 << 10
-"""What making a name takes at the most, with the blocks of its inode."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -149,16 +148,25 @@ class Room:
         return free >= size
 
     def _can_come(self) -> int:
-        """Bytes of pending files that can be committed while the one that waits stays open."""
+        """Bytes that can become free while the one that waits stays open.
+
+        Pending files that can be committed, files that are just being closed, and clean copies
+        that somebody has open.
+        """
         now = time.monotonic()
         if now >= self._known_until:
-            backlog = self._core.backlog
-            self._coming = sum(
-                max(1, op.size) for op in backlog.under(ROOT)
-                if is_coming(op) and not backlog.blocked_for_good(op, now)
-            )  # fmt: skip
+            ops = self._core.backlog.under(ROOT)
+            self._coming = sum(max(1, op.size) for op in ops if self._is_coming(op, now))
             self._known_until = now + COMING_SECONDS
-        return self._coming
+        return self._coming + self._eviction.in_use
+
+    def _is_coming(self, op: Op, now: float) -> bool:
+        if op.kind is not OpKind.PUT or op.mark is not None or op.state is OpState.OPEN:
+            return False
+        if op.state is OpState.CLOSED:  # what follows at once
+            obj = self._core.tree.objects.get(op.object)
+            return obj is not None and now - obj.flushed_at < CLOSING_SECONDS
+        return not self._core.backlog.blocked_for_good(op, now)
 
     def is_small(self, node: Node, end: int) -> bool:
         """Whether a write to `node` that ends at `end` may have what is kept for small files."""
@@ -168,25 +176,14 @@ class Room:
         path = self._core.tree.path_of(node)
         return path is None or (self._core.expected.known(path) or 0) <= most
 
-    async def making(self, call: Callable[[Unpack[Ts]], T], *args: *Ts, thread: int = 0) -> T:
-        """Runs a blocking call of the local tier that makes a name or an attribute.
-
-        When the tier is full it gets of what is kept for small files.
-        """
+    async def with_room(self, size: int, small: bool, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` answers, which takes `size` bytes; tried again when there may be room."""
         for tried in itertools.count():
             try:
-                return await self._core.local(call, *args)
+                return await attempt()
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                found = await self.find(NAME_BYTES, small=True, thread=thread, tried=tried)
-                if found is not Next.RETRY:
+                if await self.find(size, small=small, tried=tried) is not Next.RETRY:
                     raise
         raise AssertionError
-
-
-def is_coming(op: Op) -> bool:
-    """Whether `op` is a file that is closed and can be sent."""
-    return op.kind is OpKind.PUT and op.mark is None and op.state in (
-        OpState.PENDING, OpState.PUBLISHING
-    )  # fmt: skip

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
@@ -28,6 +28,26 @@ MOVES = (OpKind.RENAME, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH)
 """Ops that give a directory another place, or another one its place."""
 
 
+NAME_BYTES = 64 << 10
+"""What making a name takes at the most, with the blocks of its inode."""
+
+
+class WithRoom(Protocol):
+    """Answers what `attempt` does, a call of the local tier that takes `size` bytes.
+
+    Tried again when it found the tier full and there may be room now. `small`: it may have what
+    is kept for small files.
+    """
+
+    async def __call__(self, size: int, small: bool, attempt: Callable[[], Awaitable[T]]) -> T:
+        """See above."""
+
+
+async def without_room(size: int, small: bool, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Nobody makes room."""
+    return await attempt()
+
+
 class Tiers:
     """The part of `Core` that makes blocking calls."""
 
@@ -37,6 +57,7 @@ class Tiers:
     writeback: WriteBack
     closing_shared: Closing
     calls: SharedCalls
+    with_room: WithRoom
     _local_threads: Pool
 
     async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
@@ -46,6 +67,13 @@ class Tiers:
         """
         with found("local"):
             return await self._local_threads.run(call, *args)
+
+    async def making(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """As `local`, for what makes a name or an attribute: it gets of the reserve if it must.
+
+        `call` leaves nothing behind when it fails, or can be made again.
+        """
+        return await self.with_room(NAME_BYTES, True, lambda: self.local(call, *args))
 
     async def of_object(
         self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts
