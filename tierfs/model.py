@@ -154,6 +154,11 @@ directory that the op is about, a newer one, stays staged. In those of RMDIR and
 generation: there is such a TRASH, which may be held for longer."""
 
 
+BLIND = "blind"
+"""In `Op.fields` of PUT, SYMLINK, LINK and RENAME: the shared tier could not be asked whether the
+name is taken."""
+
+
 class Reopen(enum.IntEnum):
     """How a REOPEN begins the new generation (`Op.flags`)."""
 

@@ -55,3 +55,45 @@ def test_what_has_to_be_asked_gets_an_error_in_time(tier: FaultyTier, outage_nod
     wait_until(lambda: state(node) == "healthy", "the tier to be believed again", timeout=30)
     assert (node.mount / "theirs" / "f").read_bytes() == b"1"
     compare(node.mount, tier.directory)
+
+
+def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
+    """Directories in use: what is made, renamed and removed there needs no shared tier."""
+    node, run = outage_node, outage_node.mount / "run"
+    (run / "deep").mkdir(parents=True)
+    for name in ("old", "gone", "latest", "kept"):
+        (run / name).write_bytes(name.encode())
+    (run / "deep" / "f").write_bytes(b"f")
+    node.settle()
+    wait_until(
+        lambda: {str(run), str(run / "deep")} <= set(node.status()["announced"]),
+        "the directories to be looked at", timeout=30,
+    )  # fmt: skip
+    with tier.hang():
+        wait_until(lambda: state(node) != "healthy", "the outage to be seen", timeout=30)
+        started = time.monotonic()
+        (run / "new").write_bytes(b"new")
+        with fails_with(errno.EEXIST):
+            os.mkdir(run / "deep")
+        (run / "step-1").mkdir()
+        (run / "step-1" / "shard").write_bytes(b"s" * 1000)
+        os.rename(run / "old", run / "renamed")
+        (run / "gone").unlink()
+        (run / "draft").write_bytes(b"newer")
+        os.rename(run / "draft", run / "latest")
+        (run / "deep" / "g").symlink_to("f")
+        assert not (run / "gone").exists()
+        assert not (run / "old").exists()
+        assert (run / "latest").read_bytes() == b"newer"
+        assert (run / "kept").read_bytes() == b"kept", "its local copy"
+        assert (run / "deep" / "f").stat().st_size == 1
+        assert sorted(os.listdir(run)) == ["deep", "kept", "latest", "new", "renamed", "step-1"]
+        took = time.monotonic() - started
+        with fails_with(errno.EIO):  # who knows whether another node made it
+            os.stat(run / "theirs")
+        assert took < TIER_WAIT, "nothing of this waits for the tier"
+        assert node.status()["pending_ops"] >= 6
+    node.settle(timeout=120)
+    compare(node.mount, tier.directory)
+    assert (tier.directory / "run" / "latest").read_bytes() == b"newer"
+    assert not (tier.directory / "run" / "gone").exists()

@@ -62,6 +62,15 @@ def _switch(value: object) -> bool:
     return value
 
 
+def _paths(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError('must be a list of paths such as ["run1/checkpoints"]')
+    for path in value:
+        if not isinstance(path, str) or {"", ".", ".."} & set(path.strip("/").split("/")):
+            raise ValueError("must be paths from the root of the mount, without '.' and '..'")
+    return tuple(path.strip("/") for path in value)
+
+
 def _fraction(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ValueError("must be a fraction above 0 and at most 1, such as 0.85")
@@ -267,6 +276,24 @@ class Settings:
             live=True,
         ),
         default=30.0,
+    )
+    components: tuple[str, ...] = field(
+        metadata=_key(
+            _paths,
+            "Directories that jobs save into, as paths from the root of the mount. In them, and in "
+            "those that were used of late, files are made, renamed and removed at local speed also "
+            "while the shared tier does not answer.",
+        ),
+        default=(),
+    )
+    outage_reads: bool = field(
+        metadata=_key(
+            _switch,
+            "While the shared tier does not answer, committed files of which there is a local copy "
+            "are opened although nobody can tell whether another node has replaced them.",
+            live=True,
+        ),
+        default=True,
     )
     watermark: float = field(
         metadata=_key(

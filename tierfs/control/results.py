@@ -219,6 +219,7 @@ class StatusResult:
     hanging: tuple[Hanging, ...] = ()
     foreign: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
+    announced: tuple[str, ...] = ()
     hidden: int = 0
 
 

@@ -165,6 +165,7 @@ class Handlers:
             # whether another may see the path of what hangs could not be found out: it hangs
             hanging=report.hanging() if peer.is_root else (),
             foreign=await self._foreign() if peer.is_root else (),
+            announced=report.announced() if peer.is_root else (),
             members=(rooms.store.member,), hidden=hidden + more + others + further,
         ), 0  # fmt: skip
 

@@ -119,6 +119,12 @@ class Report:
             waiting_writes=len(fs.room.waiters),
         )  # fmt: skip
 
+    def announced(self) -> tuple[str, ...]:
+        """The directories in which saving goes on while the shared tier does not answer."""
+        known = self._rooms.fs.core.announced.known()
+        there = [each for each in known if each in self._fs.tree.directories]
+        return tuple(sorted(map(self.path_of_directory, there)))
+
     def pending(self) -> list[Op]:
         """All pending ops but those of files that are open, and removals that are held."""
         backlog = self._rooms.backlog

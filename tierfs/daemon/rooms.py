@@ -117,6 +117,11 @@ def namespace_settings(mountpoint: str, settings: Settings) -> NamespaceSettings
         mountpoint=os.fsencode(mountpoint),
         open_hold=settings.open_hold,
         tier_wait=settings.tier_wait,
+        components=tuple(
+            tuple(os.fsencode(part) for part in path.split("/") if part)
+            for path in settings.components
+        ),
+        outage_reads=settings.outage_reads,
         watermark=settings.watermark,
         watermark_low=settings.watermark_low,
         reserve=settings.passthrough_reserve,

@@ -160,12 +160,7 @@ class AttributeCalls:
         for handle in node.handles:
             if handle.shared_fd >= 0:
                 return await core.on_shared_file(handle, core.shared.read_xattrs)
-        while True:
-            seen = directory, name, inode = self._lookup.shared_location(node)
-            try:
-                return await core.at(directory, core.shared.xattrs, name, inode)
-            except FileNotFoundError:
-                await self._lookup.check_moved(node, seen)
+        return await self._lookup.xattrs(node)
 
     async def _change_root(self, changes: Changes) -> None:
         change = AttributeChange(

@@ -28,6 +28,7 @@ from tierfs.journal import (
 )
 from tierfs.local import ObjectStore
 from tierfs.model import (
+    BLIND,
     ROOT,
     DirectoryRecord,
     Kind,
@@ -48,6 +49,7 @@ from tierfs.namespace.grouping.table import GroupTable
 from tierfs.namespace.links import LINKS, Links, changing
 from tierfs.namespace.memory import Memory
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
+from tierfs.namespace.outage.announced import Announced
 from tierfs.namespace.outage.calls import SharedCalls
 from tierfs.namespace.requests import current
 from tierfs.namespace.settings import NamespaceSettings
@@ -67,6 +69,8 @@ Ts = TypeVarTuple("Ts")
 UNTIMED = frozenset({OpKind.SETATTR, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH})
 """Ops that are no change that an application made in their directory."""
 
+MAY_BE_BLIND = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME})
+
 REPLACERS = frozenset({OpKind.RENAME, OpKind.LINK, OpKind.SYMLINK})
 """Ops that give a name to something else at once; a PUT does so when it is closed."""
 
@@ -84,6 +88,7 @@ class Core(Tiers):
         scarce: the local tier is below its reserve.
         links: who loses a name by what is pending.
         spare: objects that were held over an await and may be needed by nothing now.
+        announced: the directories in use, for an outage.
         closing, closing_shared: descriptors on the two tiers that nobody uses any more.
     """
 
@@ -113,6 +118,7 @@ class Core(Tiers):
         root = places.record(ROOT)
         assert root is not None
         assert root.inode is not None
+        self.announced = Announced()
         self.touched: set[ObjectId] = set()
         self.spare: list[LocalObject] = []
         self.doomed: dict[ObjectId, trio.Event] = {}
@@ -255,6 +261,9 @@ class Core(Tiers):
         """Issues an op: it is in the backlog and its row is posted; no await in between."""
         now = file_time_ns()
         self.writeback.pace.touch()
+        self.announced.used(parent.id)
+        if kind in MAY_BE_BLIND and self.announced.assumed(parent.id, name):
+            fields = (*fields, BLIND)
         scope = self.tree.scope(parent.id)
         if kind in REPLACERS and (overwrites or self._has_shared(parent, name)):
             self.groups.replace_in(scope)
@@ -331,6 +340,8 @@ class Core(Tiers):
             self.groups.replace_in(scope)
         number = self.journal.next_number()
         op.overwrites = overwrites
+        if self.announced.assumed(parent.id, name) and BLIND not in op.fields:
+            op.fields = (*op.fields, BLIND)
         before, op.scope = op.scope, scope
         self.groups.note(op)
         for end in (before, scope):

@@ -24,6 +24,7 @@ from tierfs.namespace.longopen import LongOpen
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
 from tierfs.namespace.opening import Opening
+from tierfs.namespace.outage.keeper import Keeper
 from tierfs.namespace.outage.watch import Watch
 from tierfs.namespace.outcome import Outcomes
 from tierfs.namespace.ranges import Ranges
@@ -76,6 +77,7 @@ class FileSystem:
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
         self.watch = Watch(core.shared, core.calls)
+        self.keeper = Keeper(core, self.lookup, self.forget)
         self.space = Space(core, self.watch)
         self.sealing = Sealing(core, self.lookup)
         self.retention = Retention(core, self.lookup, self.listings, self.names, self.forget)
@@ -121,6 +123,7 @@ class FileSystem:
             nursery.start_soon(self.room.run)
             nursery.start_soon(self.watchdog.run)
             nursery.start_soon(self.watch.run)
+            nursery.start_soon(self.keeper.run)
             nursery.start_soon(self.sealing.run)
             nursery.start_soon(self.retention.run)
             nursery.start_soon(self.settling.run, self.files)

@@ -91,7 +91,7 @@ class Inheritance:
                 if DEFAULT in await core.local(core.store.list_xattrs, obj.id):
                     acl = await core.local(core.store.get_xattr, obj.id, DEFAULT)
         else:
-            xattrs = await core.at(state.id, core.shared.xattrs, b"")
+            xattrs = await self._lookup.xattrs(node)
             acl = xattrs.get(DEFAULT)
         until = time.monotonic() + VALID_SECONDS
         return _Legacy(until, bool(attributes.mode & 0o2000), attributes.gid, acl)

@@ -10,15 +10,17 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup, watching
 from tierfs.namespace.nodes import DirectoryState, Node
 from tierfs.namespace.remembered import KnownListing
+from tierfs.shared import Entry as SharedEntry
 
 BATCH = 128
 """Entries whose attributes are asked for in one thread call."""
@@ -157,17 +159,21 @@ class Listings:
                 names.pop(name, None)
         return names
 
-    async def _shared_names(self, state: DirectoryState) -> dict[Name, Found]:
+    async def _shared_names(self, state: DirectoryState) -> Mapping[Name, Found]:
         core = self._core
         if not core.places.exists(state.id):
             return {}
         try:
-            found = await core.at(state.id, core.shared.listing)
+            told = self._lookup.instead.names(state)
+            found = await core.at(state.id, core.shared.listing, hasty=told is not None)
             return {name: (kind, inode) for name, kind, inode in found}
-        except OSError:
+        except OSError as error:
             if state.removed:
                 return {}  # it was open before, and went from the shared tier meanwhile
-            raise
+            told = self._lookup.instead.names(state) if is_failure(error) else None
+            if told is None:
+                raise
+            return told
 
     async def is_empty(self, state: DirectoryState) -> bool:
         """Whether a directory has no names, but for those of unlisted checkpoints."""
@@ -245,9 +251,9 @@ class Listings:
         self, listing: Listing, ask: list[tuple[int, Name]], again: bool
     ) -> list[tuple[int, Name]]:
         """Asks the shared tier; returns what was not there any more."""
-        state, core, moved = listing.state, self._core, []
+        state, moved = listing.state, []
         with watching(state) as changed:
-            found = await core.at(state.id, core.shared.stat_many, [name for _, name in ask])
+            found = await self._stat_many(state, [name for _, name in ask])
             for (position, name), entry in zip(ask, found, strict=True):
                 if name in changed:
                     await self._fetch(listing, [(position, name)], again=again)
@@ -262,6 +268,20 @@ class Listings:
                     elif not await self._hold(listing, position, node, entry.st):
                         moved.append((position, name))
         return moved
+
+    async def _stat_many(
+        self, state: DirectoryState, names: list[Name]
+    ) -> list[SharedEntry | None]:
+        core, known = self._core, self._core.announced.get(state.id)
+        told = None if known is None else [known.entry(name) for name in names]
+        if told is not None and None in told:
+            told = None  # a name that is there is never left out
+        try:
+            return await core.at(state.id, core.shared.stat_many, names, hasty=told is not None)
+        except OSError as error:
+            if told is None or not is_failure(error):
+                raise
+            return told
 
     async def _hold(
         self, listing: Listing, position: int, node: Node, st: os.stat_result | None

@@ -20,6 +20,8 @@ from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
+from tierfs.namespace.outage.calls import Unanswered
+from tierfs.namespace.outage.instead import Instead
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
 from tierfs.shared import staging_name
@@ -59,6 +61,7 @@ class Lookup:
         self._core = core
         self._tree = core.tree
         self._clock = time.monotonic
+        self.instead = Instead(core, self.adopt)
 
     async def resolve(self, state: DirectoryState, name: Name) -> Node:
         """The node that has `name`; OSError(ENOENT). Nothing is awaited after it is decided."""
@@ -84,12 +87,27 @@ class Lookup:
             if not self._core.places.exists(state.id):
                 raise missing(name)
             with watching(state) as changed:
-                found, there = await self._on_shared(state, name)
+                try:
+                    found, there = await self._asked(state, name)
+                except OSError as error:
+                    if not is_failure(error) or (told := self.instead.node(state, name)) is None:
+                        raise
+                    return told
             if name in changed or await self._is_rebuilt(state, name):
                 continue
             if found is None:
                 raise missing(name)
             return self.adopt(state, name, found, there), found.st
+
+    async def _asked(self, state: DirectoryState, name: Name) -> tuple[SharedEntry | None, Name]:
+        """As `_on_shared`; ends early while the tier is silent and something else is known."""
+        if self._core.announced.get(state.id) is not None:
+            try:
+                return await self._on_shared(state, name, hasty=True)
+            except Unanswered:
+                if self.instead.is_known(state, name):
+                    raise
+        return await self._on_shared(state, name)
 
     async def _is_rebuilt(self, state: DirectoryState, name: Name) -> bool:
         """Waits while the checkpoint `name` is published or a new generation made; whether it was.
@@ -105,7 +123,7 @@ class Lookup:
         return op is not None
 
     async def _on_shared(
-        self, state: DirectoryState, name: Name
+        self, state: DirectoryState, name: Name, *, hasty: bool = False
     ) -> tuple[SharedEntry | None, Name]:
         """What the shared tier has for `name`, and under which name it has it.
 
@@ -117,7 +135,7 @@ class Lookup:
         if core.groups.is_group(state, name):
             names_there.insert(0 if name in state.unsealed else 1, staging_name(name))
         for there in names_there:
-            found = await core.at(state.id, core.shared.lookup_staged, there)
+            found = await core.at(state.id, core.shared.lookup_staged, there, hasty=hasty)
             if found is None:
                 continue
             if there != name and await self._finish_seal(state, name):
@@ -153,20 +171,32 @@ class Lookup:
         if obj is not None and obj.content is Content.DATA:
             with core.holding(obj):
                 return await core.local(core.store.target, obj.id)
-        found = await self.committed_entry(node)
+        found = await self._committed_target(node)
         if found.target is None:
             raise OSError(errno.EINVAL, "not a symbolic link")
         return found.target
 
-    async def open_committed(self, node: Node) -> tuple[int, os.stat_result]:
+    async def _committed_target(self, node: Node) -> SharedEntry:
+        told = self._core.announced.at(node.shared)
+        try:
+            return await self.committed_entry(node, hasty=told is not None)
+        except OSError as error:
+            if told is None or not is_failure(error):
+                raise
+            return told
+
+    async def open_committed(
+        self, node: Node, *, hasty: bool = False
+    ) -> tuple[int, os.stat_result]:
         """Opens the shared file of `node` for reading."""
         core = self._core
         while True:
             directory, name, inode = self.shared_location(node)
             try:
                 fd, st = await core.at(
-                    directory, core.shared.open_file, name, os.O_RDONLY, late=self._let_go
-                )
+                    directory, core.shared.open_file, name, os.O_RDONLY, hasty=hasty,
+                    late=self._let_go,
+                )  # fmt: skip
             except FileNotFoundError:
                 await self.check_moved(node, (directory, name, inode))
                 continue
@@ -310,12 +340,12 @@ class Lookup:
 
     async def _committed_attributes(self, node: Node, st: os.stat_result | None) -> Attributes:
         state = None if node.directory is None else self._tree.directories[node.directory]
-        known = None if state is None else state.known
+        known = self.instead.attributes(node)
         if st is None:
             if state is not None and known is not None and self._clock() < state.known_until:
                 return known
             try:
-                st = await self._shared_stat(node)
+                st = await self._shared_stat(node, hasty=known is not None)
             except OSError as error:
                 if known is None or not is_failure(error):
                     raise
@@ -325,20 +355,45 @@ class Lookup:
             state.known, state.known_until = found, self._clock() + FRESH_SECONDS
         return found
 
-    async def _shared_stat(self, node: Node) -> os.stat_result:
+    async def _shared_stat(self, node: Node, *, hasty: bool) -> os.stat_result:
         for handle in node.handles:
             if handle.shared_fd >= 0:
                 return await self._core.on_shared_file(handle, self._fstat)
-        return (await self.committed_entry(node)).st
+        return (await self.committed_entry(node, hasty=hasty)).st
 
     def _fstat(self, fd: int) -> os.stat_result:
         return self._core.os.fstat("getattr.fstat", fd)
 
-    async def committed_entry(self, node: Node) -> SharedEntry:
+    async def xattrs(self, node: Node) -> dict[bytes, bytes]:
+        """The xattrs that the committed version of `node` has, or had when they were seen last."""
+        told = await self.instead.xattrs(node) if self._core.calls.silent else None
+        if told is not None:
+            return told
+        try:
+            return await self._committed_xattrs(node)
+        except OSError as error:
+            if not is_failure(error) or (told := await self.instead.xattrs(node)) is None:
+                raise
+            return told
+
+    async def _committed_xattrs(self, node: Node) -> dict[bytes, bytes]:
+        core, hasty = self._core, True
+        while True:
+            seen = directory, name, inode = self.shared_location(node)
+            try:
+                return await core.at(directory, core.shared.xattrs, name, inode, hasty=hasty)
+            except FileNotFoundError:
+                await self.check_moved(node, seen)
+            except Unanswered:
+                if not hasty or await self.instead.xattrs(node) is not None:
+                    raise
+                hasty = False
+
+    async def committed_entry(self, node: Node, *, hasty: bool = False) -> SharedEntry:
         """What the shared tier has of `node`; OSError(ESTALE) when it has something else there."""
         while True:
             directory, name, inode = self.shared_location(node)
-            found = await self._core.at(directory, self._core.shared.lookup, name)
+            found = await self._core.at(directory, self._core.shared.lookup, name, hasty=hasty)
             if found is not None and inode in (None, found.st.st_ino):
                 return found
             await self.check_moved(node, (directory, name, inode))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import NoReturn
 
+from tierfs.health import is_failure
 from tierfs.journal import SaveOp
 from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, OpState, Phase, Signature
 from tierfs.namespace.core import Core
@@ -12,6 +14,7 @@ from tierfs.namespace.data import Data
 from tierfs.namespace.direct import Refusal
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, Handle, LocalObject, Node
+from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.spilling import Spilling
 from tierfs.osio.processes import most_open_files
 
@@ -32,7 +35,12 @@ class Opening:
             return
         inode = node.shared.inode if node.shared is not None else 0
         copy = core.journal.clean_copy_soon(inode)  # while the shared file is opened
-        fd, st = await self._lookup.open_committed(node)
+        try:
+            fd, st = await self._open_committed(node)
+        except OSError as error:
+            if not is_failure(error) or not await self._read_unasked(handle):
+                raise
+            return
         signature = Signature.of(st)
         handle.shared_fd = fd
         clean = await copy.get()
@@ -45,6 +53,30 @@ class Opening:
             core.closing_shared.add(fd)
         handle.keep_cache = node.seen == signature
         node.seen = signature
+
+    async def _open_committed(self, node: Node) -> tuple[int, os.stat_result]:
+        try:
+            return await self._lookup.open_committed(node, hasty=True)
+        except Unanswered:
+            if await self._lookup.instead.copy(node) is not None:
+                raise
+        return await self._lookup.open_committed(node)
+
+    async def _read_unasked(self, handle: Handle) -> bool:
+        """Reads go to the local copy although the shared tier cannot be asked (`outage_reads`)."""
+        node = handle.node
+        clean = await self._lookup.instead.copy(node)
+        if clean is None:
+            return False
+        held = held_by(node) if node.backing else None
+        if held is not None:
+            handle.object = held
+            await self._data.acquire(held)
+        elif node.backing or not await self._use_clean_copy(handle, clean.signature, 1, clean):
+            return False
+        handle.keep_cache = node.seen == clean.signature
+        node.seen = clean.signature
+        return True
 
     async def _join(self, handle: Handle, signature: Signature) -> None:
         """Reads from where the open handles of its node read; OSError(ESTALE) if that is old."""

@@ -38,6 +38,7 @@ class Outcomes:
             changes += self._committed(op, obj, outcome.st)
             changes += self._moved_back(op, outcome.other)
             self._core.links.committed(op)
+            self._core.announced.committed(op, outcome.st, outcome.other)
         else:
             self._dropped(op)
         self._keep_ctime(obj, outcome.st)

@@ -18,6 +18,8 @@ class NamespaceSettings:
         open_hold: after how long a closed file that is still open somewhere is sent as a snapshot.
         mkdir_wait: how long mkdir waits for the shared tier before it is queued (DESIGN 4).
         tier_wait: how long an application waits for an answer of the shared tier (DESIGN 4).
+        components: directories that jobs save into, by the names from the root.
+        outage_reads: clean copies are read while the shared tier does not answer.
         watermark: share of the local tier above which clean copies are evicted.
         watermark_low: share that is still taken when eviction stops.
         reserve: share of the local tier that is kept from writes past the daemon.
@@ -34,6 +36,8 @@ class NamespaceSettings:
     open_hold: float = 600.0
     mkdir_wait: float = 0.2
     tier_wait: float = 30.0
+    components: tuple[tuple[bytes, ...], ...] = ()
+    outage_reads: bool = True
     watermark: float = 0.85
     watermark_low: float = 0.8
     reserve: float = 0.05

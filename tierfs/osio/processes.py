@@ -7,6 +7,7 @@ import functools
 import os
 import resource
 import struct
+import time
 
 _MOST = 8192
 
@@ -43,7 +44,7 @@ def process_of(thread: int) -> int:
         pass  # no leader of its process, or gone
     else:
         return thread
-    found = _read(f"/proc/{thread}/status").partition(b"\nTgid:")[2].split(None, 1)
+    found = read_proc(f"/proc/{thread}/status").partition(b"\nTgid:")[2].split(None, 1)
     return int(found[0]) if found else 0
 
 
@@ -69,13 +70,13 @@ def is_dying(thread: int) -> bool:
     fields = _stat(thread)
     if not fields or int(fields[6]) & PF_EXITING:
         return True
-    pending = _read(f"/proc/{thread}/status").partition(b"\nSigPnd:")[2].split(None, 1)
+    pending = read_proc(f"/proc/{thread}/status").partition(b"\nSigPnd:")[2].split(None, 1)
     return bool(pending) and bool(int(pending[0], 16) & _SIGKILL_BIT)
 
 
 def is_making_directory(thread: int) -> bool:
     """Whether `thread` is in mkdir(2) or mkdirat(2): /proc/TID/syscall, proc(5)."""
-    number = _read(f"/proc/{thread}/syscall").split(None, 1)
+    number = read_proc(f"/proc/{thread}/syscall").split(None, 1)
     return bool(number) and number[0] in _MKDIR.get(os.uname().machine, ())
 
 
@@ -83,6 +84,14 @@ def start_time(process: int) -> int:
     """When `process` began, in clock ticks since boot (proc(5), stat, field 22); 0: it is gone."""
     fields = _stat(process)
     return int(fields[19]) if fields else 0
+
+
+def age_seconds(process: int) -> float | None:
+    """For how long `process` has been running; None: it is gone."""
+    started = start_time(process)
+    if not started:
+        return None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
 
 
 def ancestors(process: int) -> frozenset[int]:
@@ -123,10 +132,10 @@ def ended_well(descriptor: int, process: int) -> bool:
 
 def _stat(process: int) -> list[bytes]:
     """The fields of /proc/PROCESS/stat behind the name, the state first; empty: it is gone."""
-    return _read(f"/proc/{process}/stat").rpartition(b")")[2].split()
+    return read_proc(f"/proc/{process}/stat").rpartition(b")")[2].split()
 
 
-def _read(path: str) -> bytes:
+def read_proc(path: str) -> bytes:
     """A file of /proc; empty when the process is gone."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
