@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,6 +74,7 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
         wait_until(lambda: state(node) != "healthy", "the outage to be seen", timeout=30)
         started = time.monotonic()
         (run / "new").write_bytes(b"new")
+        (run / "clash").write_bytes(b"ours")
         with fails_with(errno.EEXIST):
             os.mkdir(run / "deep")
         (run / "step-1").mkdir()
@@ -87,13 +89,22 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
         assert (run / "latest").read_bytes() == b"newer"
         assert (run / "kept").read_bytes() == b"kept", "its local copy"
         assert (run / "deep" / "f").stat().st_size == 1
-        assert sorted(os.listdir(run)) == ["deep", "kept", "latest", "new", "renamed", "step-1"]
+        assert sorted(os.listdir(run)) == [
+            "clash", "deep", "kept", "latest", "new", "renamed", "step-1",
+        ]  # fmt: skip
         took = time.monotonic() - started
         with fails_with(errno.EIO):  # who knows whether another node made it
             os.stat(run / "theirs")
+        listed = subprocess.run(["ls", run], check=False, capture_output=True)
+        assert listed.returncode != 0, "a process that began since must not resume from this"
+        theirs = tier.directory / "run" / "clash"
+        theirs.write_bytes(b"of another node")
+        os.utime(theirs, (1, 1))
         assert took < TIER_WAIT, "nothing of this waits for the tier"
         assert node.status()["pending_ops"] >= 6
     node.settle(timeout=120)
     compare(node.mount, tier.directory)
     assert (tier.directory / "run" / "latest").read_bytes() == b"newer"
     assert not (tier.directory / "run" / "gone").exists()
+    put_away = (tier.directory / ".tierfs" / "quarantine").glob("*/content")
+    assert [path.read_bytes() for path in put_away] == [b"of another node"]

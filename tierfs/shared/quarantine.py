@@ -14,6 +14,7 @@ from tierfs.model import Name
 from tierfs.osio import RENAME_NOREPLACE
 from tierfs.shared import layout
 from tierfs.shared.control import ControlFiles
+from tierfs.shared.jobs import Staged
 from tierfs.shared.places import Place
 from tierfs.shared.publish import Publishing
 from tierfs.shared.walk import Walks
@@ -92,6 +93,24 @@ class Quarantine(ControlFiles, Publishing, Walks):
             self.system.fsync_dir("quarantine.fsync_dir", there)
             self.system.fsync_dir("quarantine.fsync_dir", directory)
         return self._shown_entry(entry, os.fsencode(values["beside"]))
+
+    def quarantine_unpublished(
+        self, staged: Staged, place: Place, name: Name, why: str
+    ) -> str | None:
+        """Move what was staged for `name` in `place` there; where it is now, for people.
+
+        None: it is gone.
+        """
+        path = os.path.join(place.path, name)
+        with self.opened_staging(staged.beside) as directory:
+            kept = self.quarantine_at(place, directory, staged.name, staged.inode, why, path)
+        self.forget_marker(staged.row, staged.beside)
+        return kept
+
+    def staged_stat(self, staged: Staged) -> os.stat_result:
+        """The attributes of what was staged. Raises FileNotFoundError."""
+        with self.opened_staging(staged.beside) as directory:
+            return self.system.stat_at("quarantine.stat", directory, staged.name)
 
     def quarantine_staged(self, place: Place, why: str) -> bool:
         """Move the unsealed checkpoints in `place` there, if it holds nothing else; whether so."""

@@ -19,9 +19,9 @@ import trio
 
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
-from tierfs.model import REMOVALS, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.model import BLIND, REMOVALS, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.shared import Rebuilt, Staged
-from tierfs.writeback import group_steps, steps
+from tierfs.writeback import group_steps, steps, taken
 from tierfs.writeback.failures import path_of
 from tierfs.writeback.removals import Removals
 from tierfs.writeback.results import Applied, Held, NothingToDo, NotYet
@@ -156,7 +156,8 @@ class Actions:
             case OpKind.MKDIR | OpKind.SYMLINK:
                 return await self._make(op)
             case OpKind.RENAME:
-                return await self._change_names(op, steps.rename)
+                blind = BLIND in op.fields and not op.flags
+                return await self._change_names(op, taken.rename if blind else steps.rename)
             case OpKind.LINK:
                 return await self._change_names(op, steps.link)
             case OpKind.UNLINK | OpKind.RMDIR:
@@ -198,8 +199,11 @@ class Actions:
 
     async def _publish(self, op: Op, staged: Staged) -> Applied:
         """Give what was staged its name; ObjectChanged when it has to be staged beside it."""
+        final: FinalCall = partial(steps.publish, staged)
+        if BLIND in op.fields and op.kind is not OpKind.MKDIR:
+            final = partial(taken.publish, staged, op.base_inode)
         try:
-            return await self._final(op, partial(steps.publish, staged), staged.inode)
+            return await self._final(op, final, staged.inode)
         except OSError as error:
             if error.errno != errno.EXDEV or staged.beside is not None:
                 raise
