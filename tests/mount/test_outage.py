@@ -14,7 +14,7 @@ import pytest
 from tests.harness import FaultyTier, Node, compare, fails_with, wait_until
 
 TIER_WAIT = 2.0
-WORDS = [r"shared tier|EIO|Input/output|recovery waits"]
+WORDS = [r"shared tier|EIO|Input/output|recovery waits|another node"]
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ class SharedCalls:
         else:
             self._health.answered(now, seconds)
             if self.silence.answered(now, seconds):
-                log.warning("the shared tier answers again")
+                log.info("the shared tier answers again")
 
     def _read_ended(self, seconds: float, error: BaseException | None) -> None:
         if is_failure(error):
@@ -172,7 +172,7 @@ class SharedCalls:
         return self._health.read(now, self._threads.oldest(now), hanging)
 
     def _fell_silent(self, why: str) -> None:
-        log.warning(
+        log.info(
             "the shared tier does not answer (%s): what is local goes on; it is asked again and "
             "again, see tierfs status", why,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from tierfs.health import Health, Reading, State, is_failure, name_of, worse
 from tierfs.namespace.outage.calls import HANGS_SECONDS, SharedCalls
 from tierfs.shared import SharedTier
 from tierfs.threads import Pool, forget
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 BEAT_SECONDS = 1.0
@@ -40,16 +43,26 @@ class Watch:
         self._beats.observer = calls.observe
         self._asked_at = float("-inf")
         self._under_way = 0
+        self._told = State.HEALTHY
         self._health = Health()
         self.space: os.statvfs_result | None = None
         self.asked = trio.Event()
         shared.shared_threads.observer = self._changed
+
+    def _tell(self) -> None:
+        found = self.read()
+        if found.state is not self._told:
+            self._told = found.state
+            level = logging.WARNING if found.state is State.DOWN else logging.INFO
+            reason = f": {found.reason}" if found.reason else ""
+            log.log(level, "the shared tier is %s%s", found.state.label, reason)
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._look(nursery)
+                self._tell()
                 await trio.sleep(LOOK_SECONDS)
 
     def read(self) -> Reading:
