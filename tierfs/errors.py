@@ -38,6 +38,13 @@ class VerifyMismatch(OSError):
         super().__init__(errno.EIO, "read back differs from the local content", path)
 
 
+class SpilledDamaged(OSError):
+    """What is on the shared tier is not what was written, and it is the only copy there is."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, "the shared tier returns other content than was written", path)
+
+
 class ObjectChanged(Exception):
     """The object was written while it was sent: stage it again; not an error."""
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +19,25 @@ FULL = r"the local tier is full"
 
 
 @pytest.fixture
-def small(make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]) -> Node:
+def local(make_device: Callable[..., LoopDevice]) -> LoopDevice:
+    return make_device("local", 320 * MIB)
+
+
+@pytest.fixture
+def full(local: LoopDevice) -> Callable[[], None]:
+    """Takes all the room that is left on the local tier."""
+    return lambda: local.fill() and None
+
+
+@pytest.fixture
+def small(
+    local: LoopDevice, make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> Node:
     """A mount without passthrough whose local tier is smaller than its shared one."""
-    local = make_device("local", 320 * MIB)
     shared = make_device("shared", 1536 * MIB)
     node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
     node.expected = [FULL]
+    node.settings = {"full_wait": "0.2s"}
     return node.start("--no-passthrough")
 
 
@@ -43,5 +60,95 @@ def test_a_file_larger_than_the_whole_local_tier(small: Node) -> None:
     assert not [path for path in staged(small) if path.is_file()]
 
 
-def staged(node: Node) -> list:
+def staged(node: Node) -> list[Path]:
     return list((node.shared / ".tierfs" / "staging").rglob("*"))
+
+
+def test_what_is_done_to_a_spilled_file(small: Node, full: Callable[[], None]) -> None:
+    """Each as on any file, while the local tier is full and its content lies on the shared one."""
+    path, model = small.mount / "f", bytearray()
+    rng = random.Random(3)
+    with path.open("w+b", buffering=0) as file:
+        full()
+        for _ in range(60):
+            at = rng.randrange(0, len(model) + 1)
+            data = rng.randbytes(rng.randrange(1, 400_000))
+            assert os.pwrite(file.fileno(), data, at) == len(data)
+            model[at : at + len(data)] = data
+        assert os.getxattr(path, "user.tierfs.tier") == b"shared"
+        file.truncate(len(model) // 2)
+        del model[len(model) // 2 :]
+        os.fsync(file.fileno())
+        with path.open("ab") as appending:
+            appending.write(b"appended")
+        model += b"appended"
+        with mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[100:200] = b"m" * 100
+            mapped.flush()
+        model[100:200] = b"m" * 100
+        path.chmod(0o640)
+        os.setxattr(path, "user.a", b"1")
+        assert path.read_bytes() == model
+        os.rename(path, small.mount / "g")
+        file.seek(0, os.SEEK_END)
+        file.write(b"end")
+        model += b"end"
+    path = small.mount / "g"
+    assert path.read_bytes() == model
+    small.settle()
+    compare(small.mount, small.shared)
+    done = small.shared / "g"
+    assert done.read_bytes() == model
+    assert os.getxattr(done, "user.a") == b"1"
+    assert [each for each in os.listxattr(done) if "tierfs" in each] == ["user.tierfs.digest"]
+    assert done.stat().st_nlink == path.stat().st_nlink == 1
+    with path.open("r+b") as file:
+        file.write(b"again")
+    assert path.read_bytes() == b"again" + model[5:]
+    small.settle()
+    compare(small.mount, small.shared)
+
+
+def test_what_is_made_while_the_local_tier_is_full(small: Node, full: Callable[[], None]) -> None:
+    """Names need no room there; a committed file is edited where there is room for a copy."""
+    (small.mount / "old").write_bytes(block(1) * 8)
+    small.settle()
+    full()
+    (small.mount / "d").mkdir()
+    os.symlink("d", small.mount / "link")
+    for index in range(300):
+        (small.mount / "d" / f"f{index}").write_bytes(block(2)[: index * 100])
+    with (small.mount / "old").open("r+b") as file:
+        file.write(b"new")
+    small.settle()
+    compare(small.mount, small.shared)
+    assert (small.shared / "old").read_bytes()[:1000] == b"new" + block(1)[3:1000]
+
+
+def test_a_spilled_file_outlives_the_daemon(small: Node, full: Callable[[], None]) -> None:
+    small.expected += [r"worker \d+ ended", "writer was killed", "torn"]
+    closed, being_written = small.mount / "closed.tmp", small.mount / "f"
+    with being_written.open("w+b", buffering=0) as file, closed.open("wb") as other:
+        full()
+        file.write(block(1))
+        other.write(block(2))
+        other.close()
+        if small.status()["supervisor_pid"]:
+            small.kill_worker()
+            file.write(block(3))
+            assert being_written.read_bytes() == block(1) + block(3)
+    assert closed.read_bytes() == block(2)
+    fd = os.open(small.mount / "torn", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, block(4))
+    small.kill()
+    with contextlib.suppress(OSError):
+        os.close(fd)
+    small.start("--no-passthrough")
+    assert closed.read_bytes() == block(2)
+    assert (small.mount / "torn").read_bytes() == block(4)
+    assert [each["path"] for each in small.status()["stuck"]] == [str(small.mount / "torn")]
+    assert small.cli("accept", small.mount / "torn").code == 0
+    small.settle()
+    compare(small.mount, small.shared)
+    assert (small.shared / "torn").read_bytes() == block(4)
+    assert not [path for path in staged(small) if path.is_file()]

@@ -79,7 +79,13 @@ class Identity:
 
     def remember_boot(self) -> None:
         """Durably take this boot and mount as the last one."""
-        small_files.replace(self._system, self._root, _BOOT, self._boot)
+        try:
+            small_files.replace(self._system, self._root, _BOOT, self._boot)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # Torn by a crash it would be another boot, and what is in doubt is marked once more.
+            small_files.overwrite(self._system, self._root, _BOOT, self._boot)
 
     def foreign(self) -> list[bytes]:
         """Names in the directory that are not ours."""
@@ -116,6 +122,8 @@ class Identity:
             self._system.set_xattr("local.probe", self._root, _PROBE, b"")
             self._system.remove_xattr("local.probe", self._root, _PROBE)
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                return  # it has them, and no room: a full tier is mounted to be emptied
             if error.errno != errno.EOPNOTSUPP:
                 raise
             raise TierError(
@@ -128,8 +136,8 @@ class Identity:
         try:
             if not system.lock_exclusive("local.lock", fd):
                 raise self._in_use()
-            system.ftruncate("local.lock", fd, 0)
-            system.pwrite_all("local.lock", fd, b"%d\n" % os.getpid(), 0)
+            # in place: a full tier might not give back the block that a truncate frees
+            system.pwrite_all("local.lock", fd, b"%-20d\n" % os.getpid(), 0)
         except BaseException:
             system.close("local.lock", fd)
             raise

@@ -36,3 +36,17 @@ def replace(system: OS, directory: int, name: bytes, content: bytes) -> None:
         system.close("local.replace", fd)
     system.rename_at("local.replace", directory, temporary, directory, name)
     system.fsync_dir("local.replace", directory)
+
+
+def overwrite(system: OS, directory: int, name: bytes, content: bytes) -> None:
+    """The same without a byte more on the drive, for a full one: a crash may leave anything.
+
+    `name` is there.
+    """
+    fd = system.open_at("local.replace", directory, name, os.O_WRONLY)
+    try:
+        system.pwrite_all("local.replace", fd, content, 0)
+        system.ftruncate("local.replace", fd, len(content))
+        system.fsync("local.replace", fd)
+    finally:
+        system.close("local.replace", fd)

@@ -24,6 +24,9 @@ class Spread:
 
     An object that lies on both sides is being moved out, or its move was just over when the daemon
     died: it counts as spilled once its copy there is no stub.
+
+    Attributes:
+        published: spilled objects whose file has its final name, too.
     """
 
     def __init__(self, system: OS, near: FanOut) -> None:
@@ -31,6 +34,7 @@ class Spread:
         self._near = near
         self._far: FanOut | None = None
         self._spilled: set[ObjectId] = set()
+        self.published: set[ObjectId] = set()
 
     def attach(self, root: int) -> None:
         """`root` holds the spilled objects. Takes stock of them and settles unfinished moves."""
@@ -61,6 +65,13 @@ class Spread:
     def forget(self, object_id: ObjectId) -> None:
         """The object is removed."""
         self._spilled.discard(object_id)
+        self.published.discard(object_id)
+
+    def place(self, object_id: ObjectId) -> tuple[int, bytes] | None:
+        """Directory and name of a spilled object; None of any other."""
+        if object_id not in self._spilled:
+            return None
+        return self.far.directory(object_id), file_name(object_id)
 
     def directory(self, object_id: ObjectId, *, make: bool = False) -> int:
         """Descriptor of the directory that holds the object. ENOENT unless it exists or `make`."""
@@ -121,6 +132,24 @@ class Spread:
         system.fsync_dir("spill.fsync_dir", self.far.directory(object_id))
         self._spilled.add(object_id)
         _unlink(system, self._near, object_id)
+
+    def remove_published(self, object_id: ObjectId) -> list[tuple[int, int, int]]:
+        """Remove the object; (inode, ctime_ns before, ctime_ns after) of the file if it was there.
+
+        It lives on under its final name.
+        """
+        system, directory, name = self._system, self.far.directory(object_id), file_name(object_id)
+        try:
+            fd = system.open_at("spill.open", directory, name, os.O_PATH)
+        except FileNotFoundError:
+            return []
+        try:
+            before = system.fstat("spill.stat", fd)
+            system.unlink_at("spill.remove", directory, name)
+            after = system.fstat("spill.stat", fd)
+        finally:
+            system.close("spill.close", fd)
+        return [(after.st_ino, before.st_ctime_ns, after.st_ctime_ns)]
 
     def _is_complete(self, object_id: ObjectId) -> bool:
         directory = self.far.directory(object_id)

@@ -144,6 +144,8 @@ class ObjectStore:
         system = self._system
         if self.spread.is_spilled(source):
             self.spread.place_far(target)
+        elif self.spread.is_spilled(target):
+            return False
         with self._opened(source, os.O_RDONLY) as source_fd:
             with self._making(target, Kind.FILE) as fd:
                 cloned = system.clone("local.clone", source_fd, fd)

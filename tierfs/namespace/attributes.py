@@ -16,7 +16,6 @@ from tierfs.namespace.files import Files
 from tierfs.namespace.inheritance import ACCESS, Inheritance
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, Entry, Handle, LocalObject, Node
-from tierfs.namespace.tiers import NAME_BYTES
 from tierfs.shared import AttributeChange
 
 HIDDEN = b"user.tierfs."
@@ -190,9 +189,7 @@ class AttributeCalls:
             if obj is None or obj.content is Content.NONE:
                 obj = await self._stub(node)
             with self._core.holding(obj):
-                await self._core.with_room(
-                    NAME_BYTES, True, lambda: self._core.of_object(obj.id, apply, obj)
-                )
+                await self._core.making(obj.id, apply, obj)
             obj.changed()
             if node.directory is not None:
                 self._inheritance.changed(node.directory)
@@ -247,7 +244,9 @@ class AttributeCalls:
         obj.pending += 1  # held over the await
         directory, name, _ = self._lookup.shared_location(node)
         try:
-            await core.making(core.store.create_stub, obj.id, attributes, xattrs, directory, name)
+            await core.make(
+                obj.id, core.store.create_stub, obj.id, attributes, xattrs, directory, name
+            )
         finally:
             obj.pending -= 1
         obj.content, obj.committed_links = Content.STUB, attributes.nlink - obj.links

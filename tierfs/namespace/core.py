@@ -184,11 +184,21 @@ class Core(Tiers):
             if obj.content is not Content.NONE and not obj.clean:
                 # first its rows: a kill in between must not leave an op without its object
                 await self.journal.post().written()
+                if obj.id in self.store.spread.published:
+                    await self._unlink_published(obj)
                 await self.of_object(obj.id, self.store.remove, obj.id)
                 self.freed.tell()
         finally:
             if (removed := self.doomed.pop(obj.id, None)) is not None:
                 removed.set()
+
+    async def _unlink_published(self, obj: LocalObject) -> None:
+        """The spilled file of `obj` keeps its final name alone: no change of an application."""
+        ctimes = await self.on_shared(self.store.spread.remove_published, obj.id)
+        for inode, before, after in ctimes:
+            node = self.tree.by_shared.get(inode)
+            if node is not None and node.ctimes is not None and node.ctimes[0] == before:
+                node.ctimes = (after, node.ctimes[1])
 
     async def close_files(self, obj: LocalObject) -> None:
         """Closes the descriptors of `obj`; one that is read-only some moments later."""

@@ -19,6 +19,7 @@ from tierfs.model import Attributes, CleanRecord, Kind, Name, ObjectId, Signatur
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, Handle, LocalObject, Node
+from tierfs.namespace.tiers import FULL
 from tierfs.osio import OS
 
 COPY_BYTES = 4 << 20
@@ -117,12 +118,22 @@ class Data:
         obj = self._core.add_object(node.kind, Content.DATA)
         try:
             with nullcontext() if node.object is None else self._core.holding(node.object):
-                await self._fill(node, obj, keep)
+                await self._fill_somewhere(node, obj, keep)
         except BaseException:
             self._core.tree.objects.pop(obj.id, None)
-            await self._core.local(self._core.store.remove, obj.id)
+            await self._core.of_object(obj.id, self._core.store.remove, obj.id)
             raise
         return obj
+
+    async def _fill_somewhere(self, node: Node, obj: LocalObject, keep: bool) -> None:
+        try:
+            await self._fill(node, obj, keep)
+        except OSError as error:
+            if error.errno not in FULL or self._core.store.spread.is_spilled(obj.id):
+                raise
+            await self._core.local(self._core.store.remove, obj.id)
+            self._core.store.spread.place_far(obj.id)
+            await self._fill(node, obj, keep)
 
     async def reflink(self, node: Node) -> LocalObject | None:
         """A data object that shares the content of the node's one; None: not possible here."""
@@ -130,7 +141,7 @@ class Data:
         assert old is not None
         obj = self._core.add_object(node.kind, Content.DATA)
         with self._core.holding(old):
-            if await self._core.making(self._core.store.clone, old.id, obj.id):
+            if await self._core.making(old.id, self._core.store.clone, old.id, obj.id):
                 return obj
         self._core.tree.objects.pop(obj.id, None)
         return None
@@ -147,12 +158,12 @@ class Data:
         fresh.committed_links = held.committed_links
         try:
             with core.holding(held):
-                if not await core.making(core.store.clone, held.id, fresh.id):
+                if not await core.making(held.id, core.store.clone, held.id, fresh.id):
                     await self._duplicate(node, held, fresh)
-                await core.local(core.store.exchange, held.id, fresh.id)
+                await core.of_object(held.id, core.store.exchange, held.id, fresh.id)
         except BaseException:
             core.tree.objects.pop(fresh.id, None)
-            await core.local(core.store.remove, fresh.id)
+            await core.of_object(fresh.id, core.store.remove, fresh.id)
             raise
         held.changed()
         if held.put is not None:
@@ -161,17 +172,21 @@ class Data:
             fd, st, xattrs = await self._open_shared(node)
             await core.on_shared(core.os.close, "copyup.close", fd)
             attributes = await self._lookup.attributes(node, st)
-            await core.making(apply_attributes, core.store, fresh.id, attributes, xattrs)
+            await core.making(fresh.id, apply_attributes, core.store, fresh.id, attributes, xattrs)
         return fresh
 
     async def _duplicate(self, node: Node, source: LocalObject, target: LocalObject) -> None:
         """What a reflink would make, where the file system has none."""
         core = self._core
         directory, name = node.a_name() or (ObjectId(0), b"")
-        attributes = await core.local(core.store.attributes, source.id, source.kind)
-        xattrs = await core.local(read_xattrs, core.store, source.id)
-        await core.making(make_object, core.store, target.id, attributes, xattrs, directory, name)
-        fd = await core.local(core.store.open_object, source.id, os.O_RDONLY)
+        attributes = await core.of_object(source.id, core.store.attributes, source.id, source.kind)
+        xattrs = await core.of_object(source.id, read_xattrs, core.store, source.id)
+        if core.store.spread.is_spilled(source.id):
+            core.store.spread.place_far(target.id)  # they are to exchange places
+        await core.making(
+            target.id, make_object, core.store, target.id, attributes, xattrs, directory, name
+        )
+        fd = await core.of_object(source.id, core.store.open_object, source.id, os.O_RDONLY)
         try:
             await self._copy(node, fd, target, attributes)
         finally:
@@ -182,12 +197,12 @@ class Data:
         if old is None or old.content is not Content.DATA:
             await self._fill_from_shared(node, obj, keep)
             return
-        if keep and await core.making(core.store.clone, old.id, obj.id):
+        if keep and await core.making(old.id, core.store.clone, old.id, obj.id):
             return
-        fd = await core.local(core.store.open_object, old.id, os.O_RDONLY)
+        fd = await core.of_object(old.id, core.store.open_object, old.id, os.O_RDONLY)
         async with self._closing(fd):
             attributes = await self._lookup.attributes(node)
-            xattrs = await core.local(read_xattrs, core.store, old.id)
+            xattrs = await core.of_object(old.id, read_xattrs, core.store, old.id)
             await self._make(node, obj, attributes, xattrs, fd if keep else -1)
 
     async def _fill_from_shared(self, node: Node, obj: LocalObject, keep: bool) -> None:
@@ -197,11 +212,15 @@ class Data:
             obj.origin = Signature.of(st)
             attributes = await self._lookup.attributes(node, st)
             if old is not None and old.content is Content.STUB:
-                xattrs = await core.local(read_xattrs, core.store, old.id)
+                xattrs = await core.of_object(old.id, read_xattrs, core.store, old.id)
             clean = await core.journal.clean_copy(st.st_ino)
             usable = clean is not None and clean.signature == obj.origin and keep
-            if usable and clean and await core.making(clone_if_there, core.store, clean, obj.id):
-                await core.making(apply_attributes, core.store, obj.id, attributes, xattrs)
+            if (
+                usable
+                and clean
+                and await core.making(obj.id, clone_if_there, core.store, clean, obj.id)
+            ):
+                await core.making(obj.id, apply_attributes, core.store, obj.id, attributes, xattrs)
                 return
             await self._make(node, obj, attributes, xattrs, fd if keep else -1)
 
@@ -214,7 +233,9 @@ class Data:
         directory, name = node.a_name() or (ObjectId(0), b"")
         if source < 0:
             attributes = dataclasses.replace(attributes, size=0, mtime_ns=time.time_ns())
-        await core.making(make_object, core.store, obj.id, attributes, xattrs, directory, name)
+        await core.making(
+            obj.id, make_object, core.store, obj.id, attributes, xattrs, directory, name
+        )
         if source >= 0:
             await self._copy(node, source, obj, attributes)
 
@@ -233,11 +254,11 @@ class Data:
 
     async def _copy(self, node: Node, source: int, obj: LocalObject, at: Attributes) -> None:
         core = self._core
-        target = await core.local(core.store.open_object, obj.id, os.O_RDWR)
+        target = await core.of_object(obj.id, core.store.open_object, obj.id, os.O_RDWR)
         try:
             done = 0
             # a hole at the end is no range
-            await core.local(lambda: core.store.set_attributes(obj.id, size=at.size))
+            await core.of_object(obj.id, lambda: core.store.set_attributes(obj.id, size=at.size))
             ranges = await core.calls.content(
                 lambda: list(core.os.data_ranges("copyup.ranges", source, at.size))
             )
@@ -249,14 +270,15 @@ class Data:
                     await core.with_room(size, False, partial(core.calls.content, piece))
                     start += size
                     done += size
-            await core.local(
+            await core.of_object(
+                obj.id,
                 lambda: core.store.set_attributes(
                     obj.id, atime_ns=at.atime_ns, mtime_ns=at.mtime_ns
-                )
+                ),
             )
         finally:
             self.copying.pop(obj.id, None)
-            await core.local(core.os.close, "copyup.close", target)
+            await core.of_object(obj.id, core.os.close, "copyup.close", target)
 
     async def drop_copy(self, object_id: ObjectId) -> None:
         """A clean copy that another one has taken the place of goes, with its last user."""

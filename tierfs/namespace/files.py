@@ -156,7 +156,7 @@ class Files:
             check_descriptors(len(self.handles))
         birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
         obj = core.add_object(Kind.FILE, Content.DATA)
-        born = await core.making(self._make, obj, birth, state.id, name)
+        born = await core.make(obj.id, self._make, obj, birth, state.id, name)
         obj.xattrs = birth.xattr_names
         entry = state.entries.get(name)
         if state.removed or (entry is not None and entry.object is not None):

@@ -88,8 +88,8 @@ class Inheritance:
         if obj is not None and obj.content is not Content.NONE:
             acl = None
             with core.holding(obj):
-                if DEFAULT in await core.local(core.store.list_xattrs, obj.id):
-                    acl = await core.local(core.store.get_xattr, obj.id, DEFAULT)
+                if DEFAULT in await core.of_object(obj.id, core.store.list_xattrs, obj.id):
+                    acl = await core.of_object(obj.id, core.store.get_xattr, obj.id, DEFAULT)
         else:
             xattrs = await self._lookup.xattrs(node)
             acl = xattrs.get(DEFAULT)

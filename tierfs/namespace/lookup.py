@@ -170,7 +170,7 @@ class Lookup:
         core, obj = self._core, node.object
         if obj is not None and obj.content is Content.DATA:
             with core.holding(obj):
-                return await core.local(core.store.target, obj.id)
+                return await core.of_object(obj.id, core.store.target, obj.id)
         found = await self._committed_target(node)
         if found.target is None:
             raise OSError(errno.EINVAL, "not a symbolic link")

@@ -121,7 +121,7 @@ class Names:
         core = self._core
         core.check_new_name(state, name)
         obj = core.add_object(kind, Content.DATA)
-        await core.making(make_newborn, core.store, obj, birth, state.id, name, target, rdev)
+        await core.make(obj.id, make_newborn, core.store, obj, birth, state.id, name, target, rdev)
         obj.xattrs = birth.xattr_names
         entry = state.entries.get(name)
         if state.removed or (entry is not None and entry.object is not None):
@@ -272,7 +272,9 @@ class Names:
             return
         changed_ns = state.changed_ns
         with core.holding(obj):
-            await core.local(lambda: core.store.set_attributes(obj.id, mtime_ns=changed_ns))
+            await core.of_object(
+                obj.id, lambda: core.store.set_attributes(obj.id, mtime_ns=changed_ns)
+            )
         obj.changed()
         maker = core.backlog.of_object(obj.id)
         if maker is not None and maker.kind is OpKind.MKDIR and maker.phase is not Phase.PUBLISHING:
@@ -337,7 +339,9 @@ class Names:
         if obj is not None and obj.content is not Content.NONE:
             # also where the name waits behind what is being sent: salvage has nothing but labels
             with self._core.holding(obj), contextlib.suppress(FileNotFoundError):
-                await self._core.local(self._core.store.relabel, obj.id, new.id, new_name)
+                await self._core.of_object(
+                    obj.id, self._core.store.relabel, obj.id, new.id, new_name
+                )
         if not op.is_open and op.state is not OpState.CLOSED:
             self._core.writeback.submit(op)
         await self._settle(target)

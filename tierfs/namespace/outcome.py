@@ -91,7 +91,8 @@ class Outcomes:
             return
         obj.version += 1  # who is asking the shared tier may have got an old answer
         if outcome.st is not None:
-            obj.committed_links = outcome.st.st_nlink
+            own = obj.id in self._core.store.spread.published
+            obj.committed_links = outcome.st.st_nlink - own
         elif op.kind is OpKind.UNLINK and obj.committed_links is not None:
             obj.committed_links -= 1
         node = self._tree.by_object.get(obj.id)

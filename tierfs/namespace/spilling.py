@@ -6,7 +6,6 @@ fsync, and nothing above has to know. Who writes waits meanwhile; who reads does
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections import Counter
@@ -19,10 +18,9 @@ from tierfs.model import ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import COPY_BYTES, copy_piece
 from tierfs.namespace.nodes import LocalObject, Node
+from tierfs.namespace.tiers import FULL
 
 log = logging.getLogger(__name__)
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Spilling:
@@ -90,22 +88,22 @@ class Spilling:
         source = await core.local(core.store.open_object, obj.id, os.O_RDONLY | os.O_NOATIME)
         try:
             size = (await core.local(core.store.attributes_of, source)).size
-            target = await core.on_shared(spread.begin_move, obj.id)
+            target = await core.calls.content(spread.begin_move, obj.id)
             try:
-                await core.on_shared(core.os.ftruncate, "spill.size", target, size)
+                await core.calls.content(core.os.ftruncate, "spill.size", target, size)
                 for start, end in await core.local(
                     lambda: list(core.os.data_ranges("spill.ranges", source, size))
                 ):
                     for at in range(start, end, COPY_BYTES):
                         piece = min(COPY_BYTES, end - at)
-                        await core.on_shared(copy_piece, core.os, source, target, at, piece)
-                await core.on_shared(spread.finish_move, obj.id, source, target)
+                        await core.calls.content(copy_piece, core.os, source, target, at, piece)
+                await core.calls.content(spread.finish_move, obj.id, source, target)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     if not spread.is_spilled(obj.id):
-                        await core.on_shared(spread.abandon_move, obj.id, target)
+                        await core.calls.content(spread.abandon_move, obj.id, target)
                 raise
-            await core.on_shared(core.os.close, "spill.close", target)
+            await core.calls.content(core.os.close, "spill.close", target)
         finally:
             with trio.CancelScope(shield=True):
                 await core.local(core.os.close, "spill.close", source)
@@ -115,7 +113,7 @@ class Spilling:
         core = self._core
         for fd, flags in ((obj.fd, os.O_RDONLY), (obj.write_fd, os.O_RDWR)):
             if fd >= 0:
-                await core.on_shared(self._replace, obj.id, fd, flags)
+                await core.calls.content(self._replace, obj.id, fd, flags)
 
     def _replace(self, object_id: ObjectId, fd: int, flags: int) -> None:
         core = self._core

@@ -24,6 +24,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of the local tier after which the shared one is tried."""
+
 MOVES = (OpKind.RENAME, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH)
 """Ops that give a directory another place, or another one its place."""
 
@@ -68,11 +71,13 @@ class Tiers:
         with found("local"):
             return await self._local_threads.run(call, *args)
 
-    async def making(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """As `local`, for what makes a name or an attribute: it gets of the reserve if it must.
+    async def making(self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """As `of_object`, for what makes a name or an attribute: it gets of the reserve if it must.
 
         `call` leaves nothing behind when it fails, or can be made again.
         """
+        if self.store.spread.is_spilled(object_id):
+            return await self.of_object(object_id, call, *args)
         return await self.with_room(NAME_BYTES, True, lambda: self.local(call, *args))
 
     async def of_object(
@@ -90,6 +95,21 @@ class Tiers:
     ) -> T:  # fmt: skip
         """Runs a blocking call on names of the shared tier, see `SharedCalls.run`."""
         return await self.calls.run(call, *args, hasty=hasty, late=late)
+
+    async def make(self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """As `making`, of a new object: on the shared tier if the local one has no room at all."""
+        spread = self.store.spread
+        try:
+            return await self.making(object_id, call, *args)
+        except OSError as error:
+            if error.errno not in FULL or spread.is_spilled(object_id):
+                raise
+        spread.place_far(object_id)
+        try:
+            return await self.of_object(object_id, call, *args)
+        except BaseException:
+            spread.forget(object_id)
+            raise
 
     async def on_shared_file(self, handle: Handle, call: Callable[[int], T]) -> T:
         """Runs a blocking call on the shared file that `handle` has open.

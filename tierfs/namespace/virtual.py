@@ -66,6 +66,8 @@ class Virtual:
         if node.kind is Kind.DIRECTORY:
             return "-"
         local = await self.local_path(node) is not None
+        if node.object is not None and self._core.store.spread.is_spilled(node.object.id):
+            return "shared"
         if node.shared is None:
             return "local"
         return "both" if local else "shared"
@@ -75,6 +77,8 @@ class Virtual:
         if node.kind is not Kind.FILE:
             return None
         if node.object is not None and node.object.content is Content.DATA:
+            if self._core.store.spread.is_spilled(node.object.id):
+                return None
             return str(self._local / self._core.store.relative_path(node.object.id))
         if node.shared is not None:
             clean = await self._core.journal.clean_copy(node.shared.inode)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tierfs import threads
-from tierfs.errors import ObjectChanged, VerifyMismatch
+from tierfs.errors import ObjectChanged, SpilledDamaged, VerifyMismatch
 from tierfs.model import Name
 from tierfs.osio import OS
 from tierfs.shared import digest
@@ -35,6 +35,7 @@ class Transfer:
         fd: the staged file, through the page cache: for attributes, and data without O_DIRECT.
         direct_fd: the same with O_DIRECT; None where it is refused.
         name: in staging.
+        in_place: the staged file is the source: it is only verified.
         share: of the bandwidth; what is written counts, and what is read back.
         beside: see :class:`~tierfs.shared.jobs.Staged`.
         sent: bytes reported as progress.
@@ -48,6 +49,7 @@ class Transfer:
     name: Name
     share: Share
     beside: Place | None = None
+    in_place: bool = False
     sent: int = 0
     digests: dict[int, bytes] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -69,7 +71,7 @@ def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
     """Write the chunk `span` and compare what the shared tier returns for it.
 
     Returns where the hole ends that it is in on both tiers; the end of `span` if it is in none.
-    Runs in a thread of a pool. Raises ObjectChanged, VerifyMismatch, DirectRefused.
+    Runs in a thread of a pool. Raises ObjectChanged, VerifyMismatch, SpilledDamaged, DirectRefused.
     """
     sent, has_data = _send(system, transfer, span, buffer)
     if has_data and transfer.direct_fd is None:
@@ -80,7 +82,7 @@ def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
         return _hole_end(system, transfer, span[1])
     received = _read_back(system, transfer, span, buffer)
     if sent != received:
-        raise VerifyMismatch(os.fsdecode(transfer.name))
+        raise damaged(transfer)
     transfer.digests[span[0]] = sent
     return span[1]
 
@@ -141,6 +143,8 @@ def _write_block(
 
 def _write(system: OS, transfer: Transfer, buffer: memoryview, piece: Span, offset: int) -> None:
     start, end = piece
+    if transfer.in_place:
+        return
     if transfer.direct_fd is None:
         system.pwrite_all("put.write", transfer.fd, buffer[start:end], offset + start)
         return
@@ -165,6 +169,12 @@ def _hole_end(system: OS, transfer: Transfer, position: int) -> int:
     return size
 
 
+def damaged(transfer: Transfer) -> OSError:
+    """The error for a staged file that is not what it should be."""
+    name = os.fsdecode(transfer.name)
+    return SpilledDamaged(name) if transfer.in_place else VerifyMismatch(name)
+
+
 def _read_back(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> bytes:
     hasher = digest.new_hasher(transfer.kind)
     fd = transfer.fd if transfer.direct_fd is None else transfer.direct_fd
@@ -174,7 +184,7 @@ def _read_back(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
         wanted = transfer.share.take(min(len(buffer), span[1] - position), transfer.check)
         got = system.pread_into("put.reread", fd, buffer[: wanted + -wanted % ALIGNMENT], position)
         if got == 0:
-            raise VerifyMismatch(os.fsdecode(transfer.name))
+            raise damaged(transfer)
         used = min(got, wanted)
         hasher.update(buffer[:used])
         position += used

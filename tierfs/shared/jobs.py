@@ -28,6 +28,8 @@ class FileJob:
 
     Attributes:
         source_fd: open for reading; stays the caller's, who keeps it open until the end.
+        spilled: directory and name of the source if it lies on the shared tier, with owner, mode,
+            times and xattrs as they are to be: it is verified and published itself.
         size: bytes to send; the source must have this size throughout.
         row: of the op; names the staged file.
         name: final name, for people who look into staging.
@@ -41,6 +43,7 @@ class FileJob:
     """
 
     source_fd: int
+    spilled: tuple[int, Name] | None = None
     size: int
     row: int
     name: Name
@@ -61,6 +64,7 @@ class Staged:
         kind: PUT, MKDIR or SYMLINK.
         inode: what its final name will have: the evidence that the commit happened.
         digest: of a file, in its written form.
+        in_place: it is the spilled object itself under a second name.
         beside: the directory it is staged in where `.tierfs/staging` is on another file system.
     """
 
@@ -70,3 +74,4 @@ class Staged:
     inode: int
     digest: str | None = None
     beside: Place | None = None
+    in_place: bool = False

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
+from tierfs.model import Name
+from tierfs.osio import OS
 from tierfs.shared import layout
+from tierfs.shared.jobs import FileJob
 from tierfs.shared.staging import Staging
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
+_SETID = stat.S_ISUID | stat.S_ISGID
 
 
 class Spill(Staging):
@@ -24,3 +31,28 @@ class Spill(Staging):
             self.system.close("spill.directory", fd)
             raise
         return fd
+
+
+def link_spilled(system: OS, job: FileJob, directory: int, name: Name) -> bool:
+    """Give the spilled file of `job` the further name `name` in staging: it may be published.
+
+    False: it has to be copied. That is so where links are refused, and for a setuid that no
+    chmod has confirmed: it stays with the object, and is not to be committed.
+    """
+    assert job.spilled is not None
+    if job.attributes.mode & _SETID and not job.keep_setid:
+        return False
+    try:
+        system.link_at("put.link", *job.spilled, directory, name)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return False
+    return True
+
+
+def remove_labels(system: OS, fd: int) -> None:
+    """Take from a file that is to be published what an object has and it has not."""
+    for name in system.list_xattr("put.labels", fd):
+        if name.startswith(layout.XATTR_PREFIX) and name != layout.XATTR_DIGEST:
+            system.remove_xattr("put.labels", fd, name)

@@ -11,14 +11,23 @@ from typing import Any, TypeVar
 
 import trio
 
-from tierfs.errors import ObjectChanged, VerifyMismatch
-from tierfs.model import OpKind
+from tierfs.errors import ObjectChanged
+from tierfs.model import Name, OpKind
 from tierfs.shared import layout
 from tierfs.shared.attributes import apply_attributes, replace_xattrs
 from tierfs.shared.buffers import BufferPool
-from tierfs.shared.chunk import ALIGNMENT, DirectRefused, Span, Transfer, open_direct, send_chunk
+from tierfs.shared.chunk import (
+    ALIGNMENT,
+    DirectRefused,
+    Span,
+    Transfer,
+    damaged,
+    open_direct,
+    send_chunk,
+)
 from tierfs.shared.digest import BLOCK_BYTES, CHUNK_BYTES, Spans, chunks, file_digest, with_holes
 from tierfs.shared.jobs import FileJob, Staged
+from tierfs.shared.spill import link_spilled, remove_labels
 from tierfs.shared.staging import Staging, lost
 
 T = TypeVar("T")
@@ -64,8 +73,9 @@ class Transfers(Staging):
             try:
                 if self.system.fstat("put.stat", fd).st_ino != staged.inode:
                     raise lost(staged)
-                replace_xattrs(self.system, "put", fd, job.xattrs)
-                self._apply(fd, job)
+                if not staged.in_place:  # else they are those of the object
+                    replace_xattrs(self.system, "put", fd, job.xattrs)
+                    self._apply(fd, job)
                 self.system.fsync("put.fsync", fd)
             finally:
                 self.system.close("put.close", fd)
@@ -114,9 +124,9 @@ class Transfers(Staging):
     def _transferring(self, job: FileJob, direct: bool) -> Iterator[Transfer]:
         kind = job.digest or self.settings.digest
         with self.staging_of(OpKind.PUT, job.row, job.name, job.place) as (place, name, beside):
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-            fd = self.system.open_at("put.create", place, name, flags, 0o600)
-            transfer = Transfer(job, kind, fd, None, name, self.bandwidth.share(), beside)
+            fd, in_place = self._create(job, place, name)
+            share = self.bandwidth.share()
+            transfer = Transfer(job, kind, fd, None, name, share, beside, in_place)
             try:
                 if direct and job.size:
                     transfer.direct_fd = open_direct(self.system, place, name)
@@ -130,11 +140,18 @@ class Transfers(Staging):
                     self.system.close("put.close", transfer.direct_fd)
                 self.system.close("put.close", fd)
 
+    def _create(self, job: FileJob, place: int, name: Name) -> tuple[int, bool]:
+        """The file in staging, and whether it is the source itself."""
+        if job.spilled is not None and link_spilled(self.system, job, place, name):
+            return self.system.open_at("put.open", place, name, os.O_RDWR), True
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        return self.system.open_at("put.create", place, name, flags, 0o600), False
+
     def _reserve(self, transfer: Transfer) -> None:
         job = transfer.job
         if self.system.fstat("put.source", job.source_fd).st_size != job.size:
             raise ObjectChanged
-        if job.size == 0:
+        if job.size == 0 or transfer.in_place:
             return
         pieces = self.system.data_ranges("put.ranges", job.source_fd, job.size)
         if next(pieces, None) == (0, job.size):
@@ -150,20 +167,26 @@ class Transfers(Staging):
 
     def _finish(self, transfer: Transfer) -> Staged:
         job, fd = transfer.job, transfer.fd
-        if transfer.direct_fd is not None and job.size % ALIGNMENT:
+        if transfer.direct_fd is not None and job.size % ALIGNMENT and not transfer.in_place:
             self.system.ftruncate("put.truncate", fd, job.size)
         if self.system.fstat("put.source", job.source_fd).st_size != job.size:
             raise ObjectChanged
         st = self.system.fstat("put.size", fd)
         if st.st_size != job.size:
-            raise VerifyMismatch(os.fsdecode(transfer.name))
+            raise damaged(transfer)
         kind = transfer.kind
         digest = file_digest(kind, with_holes(kind, job.size, transfer.digests))
         self.system.set_xattr("put.digest", fd, layout.XATTR_DIGEST, digest.encode())
-        self._apply(fd, job)
+        if transfer.in_place:
+            remove_labels(self.system, fd)
+        else:
+            self._apply(fd, job)
         self.system.fsync("put.fsync", fd)
         transfer.check()
-        return Staged(OpKind.PUT, job.row, transfer.name, st.st_ino, digest, transfer.beside)
+        return Staged(
+            OpKind.PUT, job.row, transfer.name, st.st_ino, digest, transfer.beside,
+            transfer.in_place,
+        )  # fmt: skip
 
     def _apply(self, fd: int, job: FileJob) -> None:
         apply_attributes(

@@ -195,6 +195,8 @@ class Actions:
             self._stager.restage(op)
             raise
         self._stager.used(op)
+        if staged.in_place:
+            self._rooms.store.spread.published.add(op.object)
         return applied
 
     async def _publish(self, op: Op, staged: Staged) -> Applied:

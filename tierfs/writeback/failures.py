@@ -101,6 +101,15 @@ def not_synced(error: OSError, path: str) -> Verdict:
     )
 
 
+def damaged(error: OSError, path: str) -> Verdict:
+    """The verdict when a file that was written on the shared tier is not what was written."""
+    return Verdict(
+        True,
+        f"{path}: {error.strerror}: check the file, then run tierfs accept or tierfs discard",
+        "verify",
+    )
+
+
 def path_of(op: Op) -> str:
     """The path of `op` from the root of the mount, for people."""
     return os.fsdecode(b"/".join(op.path)) or "/"

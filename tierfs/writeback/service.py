@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from tierfs.errors import ObjectChanged
+from tierfs.errors import ObjectChanged, SpilledDamaged
 from tierfs.journal import Change, Journal, SaveOp
 from tierfs.local import ObjectStore
 from tierfs.model import Mark, Name, ObjectId, Op, OpKind, OpState, Phase
@@ -20,7 +20,7 @@ from tierfs.shared import Places, SharedTier
 from tierfs.threads import Pool
 from tierfs.writeback.actions import Actions
 from tierfs.writeback.durable import Syncer
-from tierfs.writeback.failures import Verdict, path_of
+from tierfs.writeback.failures import Verdict, damaged, path_of
 from tierfs.writeback.flush import Flushes
 from tierfs.writeback.pace import Pace
 from tierfs.writeback.records import (
@@ -363,8 +363,13 @@ class WriteBack:
             self._flushes.look_again()
 
     def _failed(self, op: Op, error: Exception) -> None:
-        if self._rooms.alive(op):
-            self._retries.failed(op, _first(error))
+        cause = _first(error)
+        if not self._rooms.alive(op):
+            return
+        if isinstance(cause, SpilledDamaged):
+            self._marked(op, damaged(cause, path_of(op)), Mark.SUSPECT)
+        else:
+            self._retries.failed(op, cause)
             if op.mark is not None:
                 self._flushes.look_again()
 

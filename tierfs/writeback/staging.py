@@ -163,7 +163,8 @@ class Stager:
 
     def _job(self, op: Op, found: steps.Look, *, source_fd: int) -> FileJob:
         return FileJob(
-            source_fd=source_fd, size=found.attributes.size, row=op.row, name=op.name,
+            source_fd=source_fd, spilled=self._rooms.store.spread.place(op.object),
+            size=found.attributes.size, row=op.row, name=op.name,
             attributes=found.attributes, xattrs=found.xattrs,
             place=self._rooms.places.place(op.parent), keep_setid="mode" in op.fields,
         )  # fmt: skip
