@@ -15,7 +15,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "errors": 0, "model": 0, "threads": 0,
     "osio": 1, "config": 1,
-    "order": 2, "groups": 2, "health": 2, "capacity": 2, "local": 2, "journal": 2, "shared": 2,
+    "order": 2, "groups": 2, "policies": 2, "health": 2, "capacity": 2, "local": 2, "journal": 2,
+    "shared": 2,
     "writeback": 3, "mend": 3,
     "namespace": 4,
     "kernel": 5, "control": 5, "supervisor": 5,
@@ -29,8 +30,8 @@ CLIENT_MODULES = ("client", "discovery", "protocol", "requests", "results", "sup
 CLIENT_SIDE = tuple(f"tierfs.control.{name}" for name in CLIENT_MODULES)
 
 CLI_MAY_IMPORT = {
-    "tierfs.config", "tierfs.errors", "tierfs.mend", "tierfs.osio", "tierfs.shared.digest",
-    "tierfs.shared.layout",
+    "tierfs.config", "tierfs.errors", "tierfs.mend", "tierfs.osio", "tierfs.policies",
+    "tierfs.shared.digest", "tierfs.shared.layout",
     *(f"tierfs.control.{name}" for name in CLIENT_MODULES),
 }  # fmt: skip
 
@@ -42,12 +43,13 @@ WITHOUT_TRIO = (
     "groups/",
     "health/",
     "capacity/",
+    "policies/",
     "local/",
     "cli/",
     "namespace/tree.py",
 )
 
-PURE = ("order/", "groups/", "health/", "capacity/", "namespace/tree.py")
+PURE = ("order/", "groups/", "health/", "capacity/", "policies/", "namespace/tree.py")
 IMPURE_MODULES = {
     "os",
     "io",

@@ -215,6 +215,7 @@ class Op:
         targets: directory ids that a symlink or pointer leads to (cover, R2).
         unsealed: it lies, with both its ends, inside an unsealed checkpoint (R1).
         group: the sealed checkpoint that it lies in.
+        log: a PUT of a file that stays open: nothing waits for it.
     """
 
     row: int
@@ -252,6 +253,7 @@ class Op:
     targets: tuple[ObjectId, ...] = ()
     unsealed: bool = False
     group: ObjectId | None = None
+    log: bool = False
 
     @property
     def is_open(self) -> bool:

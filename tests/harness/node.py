@@ -104,7 +104,7 @@ class Node:
         words += ["--shared", self.shared, "--node", self.name]
         if self.settings:
             config = self.root / "tierfs.toml"
-            config.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in self.settings.items()))
+            config.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in self.settings.items()))
             words += ["--config", config]
         if os.environ.get("TIERFS_TEST_PASSTHROUGH") == "off":
             words.append("--no-passthrough")
@@ -245,6 +245,15 @@ class Node:
             for line in lines
             if _SUSPICIOUS.search(line) and not any(rule.search(line) for rule in allowed)
         ]
+
+
+def _toml(value: object) -> str:
+    """`value` in a configuration file; tables in a list are written inline."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
 
 
 def _becoming(uid: int) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tierfs.config.groups import GroupRule, parse_groups
+from tierfs.config.policies import PolicyRule, parse_policies
 from tierfs.config.units import parse_duration, parse_size
 
 DIGESTS = ("sha256", "xxh3_128")
@@ -196,6 +197,30 @@ class Settings:
             "built-in ones.",
         ),
         default=(),
+    )
+    policies: tuple[PolicyRule, ...] = field(
+        metadata=_key(
+            parse_policies,
+            "What happens with files, by their paths: tables of a pattern and a policy: writeback "
+            "(committed behind the application's back; what holds where no pattern matches), "
+            "writethrough (close and fsync return when the file is committed), scratch (stays on "
+            "this node), cache (read-only; the first read brings it to the local tier), log (sent "
+            "now and then while it is open; nothing waits for it). With writeback and "
+            "writethrough, close and fsync can be set to local or committed, each by itself. A "
+            "pattern without a slash is for names of files, one with a slash for paths from the "
+            "root of the mount, one that ends in a slash for all that is below; * stays in one "
+            "directory, ** does not. The first pattern that matches counts, these before the "
+            "built-in ones, which make *.log, *.out, *.err and events.out.tfevents.* logs.",
+        ),
+        default=(),
+    )
+    log_interval: float = field(
+        metadata=_key(
+            _seconds(1, 86400),
+            "How often a file of policy log that is open and has grown is sent.",
+            live=True,
+        ),
+        default=30.0,
     )
     group_settle: float = field(
         metadata=_key(

@@ -118,7 +118,7 @@ class CheckpointHandlers:
 
     def _sort(self, op: Op, busy: _Busy, now: float) -> None:
         backlog = self._rooms.backlog
-        if op not in backlog or backlog.is_held(op):
+        if op not in backlog or op.log or backlog.is_held(op):
             return
         problem = Problem(path=self._report.path_of(op), reason="not yet committed")
         if op.mark is not None:

@@ -19,7 +19,7 @@ from tierfs.control.results import (
     flush_exit_code,
 )
 from tierfs.control.server import Peer, Send
-from tierfs.daemon.report import Report
+from tierfs.daemon.report import OPEN_STATES, Report
 from tierfs.daemon.rooms import Rooms
 from tierfs.groups import Decision, Verdict
 from tierfs.model import ROOT, ObjectId, Op, OpKind
@@ -85,8 +85,11 @@ class Flushing:
     ) -> FlushResult:
         """Return when what was issued under `paths` is committed, or cannot go on by itself."""
         deadline = trio.current_time() + (math.inf if seconds is None else seconds)
-        ops = await self._ops(paths)
         tops = await self._tops(paths)
+        fs = self._rooms.fs
+        for top in tops:
+            await fs.long_open.send_logs(fs.files.handles.values(), top.directory)
+        ops = await self._ops(paths)
         await self._report.until_released(ops, RELEASE_SECONDS)
         newest: list[FlushProgress] = []
         total = _Total()
@@ -154,7 +157,8 @@ class Flushing:
         found: dict[int, Op] = {}
         for path in paths or (self._rooms.mountpoint,):
             found |= {op.row: op for op in await self._report.ops_under(path)}
-        return list(found.values())
+        # a log that is open was sent as it is; what comes later is nobody's flush
+        return [op for op in found.values() if not (op.log and op.state in OPEN_STATES)]
 
     async def _tops(self, paths: tuple[str, ...]) -> list[Top]:
         """The directories whose checkpoints are meant."""

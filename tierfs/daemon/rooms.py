@@ -20,6 +20,7 @@ from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.order import Backlog, OrderSettings
 from tierfs.osio import OS, idle_io, make_os
+from tierfs.policies import Policies
 from tierfs.shared import Places, SharedTier
 from tierfs.threads import Pool
 from tierfs.writeback import WriteBack, WritebackSettings
@@ -132,6 +133,7 @@ def namespace_settings(mountpoint: str, settings: Settings) -> NamespaceSettings
         limits=Limits(settings.max_pending_bytes, settings.max_pending_age),
         group_settle=settings.group_settle,
         incomplete_keep=settings.incomplete_keep,
+        log_interval=settings.log_interval,
         keep_last=settings.keep_last,
         keep_every=settings.keep_every,
     )
@@ -238,6 +240,7 @@ def _assemble(
     core = Core(
         system, store, journal, backlog, places, shared, pools.local, pools.shared,
         pools.reading, namespace_settings(mountpoint, settings), patterns,
+        Policies(settings.policies),
     )  # fmt: skip
     fs = FileSystem(core, settings.local)
     writeback = WriteBack(

@@ -58,6 +58,7 @@ from tierfs.namespace.tiers import Tiers, WithRoom, without_room
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
+from tierfs.policies import Policies, Policy, PolicyKind
 from tierfs.shared import Places, SharedTier, is_hidden
 from tierfs.threads import Pool
 from tierfs.writeback import WriteBack
@@ -105,6 +106,7 @@ class Core(Tiers):
         reading_threads: Pool,
         settings: NamespaceSettings,
         patterns: Patterns,
+        policies: Policies,
     ) -> None:
         self.os = os_
         self.store = store
@@ -113,6 +115,7 @@ class Core(Tiers):
         self.places = places
         self.shared = shared
         self.settings = settings
+        self.policies = policies
         self._local_threads = local_threads
         self.calls = SharedCalls(shared_threads, reading_threads, lambda: self.settings.tier_wait)
         root = places.record(ROOT)
@@ -284,6 +287,7 @@ class Core(Tiers):
             overwrites=overwrites, fields=fields, flags=flags, scope=scope,
             path=(*self.tree.path(parent.id), name), targets=targets,
         )  # fmt: skip
+        op.log = self.is_log(op)
         if source is not None:
             op.parent2, op.name2 = source[0].id, source[1]
             op.scope2 = self.tree.scope(source[0].id)
@@ -306,6 +310,17 @@ class Core(Tiers):
             for changed in (parent, source[0]) if source else (parent,):
                 self.touch(changed, now)
         return op, self.journal.post(*changes)
+
+    def is_log(self, op: Op) -> bool:
+        """Whether `op` sends a file to whose path the policy for logs applies."""
+        return op.kind is OpKind.PUT and self.policies.of(op.path).kind is PolicyKind.LOG
+
+    def policy(self, node: Node) -> Policy:
+        """What holds for the file `node`; once it has no name, what holds by default."""
+        place = node.a_name()
+        if place is None:
+            return self.policies.default
+        return self.policies.of((*self.tree.path(place[0]), place[1]))
 
     def _has_shared(self, state: DirectoryState, name: Name) -> bool:
         entry = state.entries.get(name)
@@ -346,13 +361,14 @@ class Core(Tiers):
         """Gives a pending op another name (rename of what was not sent yet)."""
         needed = self.tree.needed(op)
         scope, path = self.tree.scope(parent.id), (*self.tree.path(parent.id), name)
-        if overwrites and op.state is not OpState.OPEN:
+        if overwrites and op.state is not OpState.OPEN and not op.log:
             self.groups.replace_in(scope)
         number = self.journal.next_number()
         op.overwrites = overwrites
         if self.announced.assumed(parent.id, name) and BLIND not in op.fields:
             op.fields = (*op.fields, BLIND)
         before, op.scope = op.scope, scope
+        op.log = op.kind is OpKind.PUT and self.policies.of(path).kind is PolicyKind.LOG
         self.groups.note(op)
         for end in (before, scope):
             self.groups.disturbed(end)

@@ -146,6 +146,23 @@ class Data:
         self._core.tree.objects.pop(obj.id, None)
         return None
 
+    async def snapshot(self, node: Node, *, copying: bool) -> LocalObject | None:
+        """As `reflink`; where that is not possible, and with `copying`, a copy."""
+        old = node.object
+        assert old is not None
+        clone = await self.reflink(node)
+        if clone is not None or not copying:
+            return clone
+        core, obj = self._core, self._core.add_object(node.kind, Content.DATA)
+        try:
+            with core.holding(old):
+                await self._duplicate(node, old, obj)
+        except BaseException:
+            core.tree.objects.pop(obj.id, None)
+            await core.local(core.store.remove, obj.id)
+            raise
+        return obj
+
     async def aside(self, node: Node, held: LocalObject) -> LocalObject:
         """A copy of `held` takes its id; returns an object for the file that `held` was so far.
 

@@ -10,7 +10,7 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
@@ -53,7 +53,11 @@ LET_GO_SECONDS = 0.001
 
 
 class Files:
-    """Open files."""
+    """Open files.
+
+    Attributes:
+        commit: returns when what was written through a handle is committed (policies).
+    """
 
     def __init__(
         self, core: Core, lookup: Lookup, data: Data, opening: Opening, inheritance: Inheritance,
@@ -67,6 +71,7 @@ class Files:
         self._inheritance = inheritance
         self._numbers = itertools.count(1)
         self.handles: dict[int, Handle] = {}
+        self.commit: Callable[[Handle], Awaitable[None]]
         self._answers: dict[int, Handle] = {}
 
     def handle(self, number: int) -> Handle:
@@ -230,7 +235,15 @@ class Files:
     # -- close ---------------------------------------------------------------------------------
 
     async def flush(self, handle: Handle) -> None:
-        """One descriptor was closed: what was written survives the process from here on (G6)."""
+        """One descriptor was closed: what was written survives the process from here on (G6).
+
+        OSError where its policy has close wait for the commit, and that is refused.
+        """
+        await self._flush(handle)
+        if handle.writable and self._core.policy(handle.node).close_committed:
+            await self.commit(handle)
+
+    async def _flush(self, handle: Handle) -> None:
         obj = handle.object
         if not handle.writable or obj is None:
             return
@@ -247,7 +260,7 @@ class Files:
         op = obj.put
         if op is None or op.phase is Phase.PUBLISHING:
             return
-        if killed and obj.dirty:
+        if killed and obj.dirty and not op.log:
             op.mark = Mark.TORN
             op.error = "its writer was killed in the middle; rewrite it, or accept or discard it"
         elif obj.dirty and op.mark is Mark.TORN:
@@ -255,14 +268,14 @@ class Files:
         if obj.dirty:
             obj.dirty = False
             obj.flushed_at = time.monotonic()
-            self._number(op, attributes, handle.opener)
+            self.number(op, attributes, handle.opener)
             self._core.groups.closed(op.parent, handle.opener)
             await self._core.journal.post(SaveOp(op)).written()
             self._core.writeback.submit(op)
 
-    def _number(self, op: Op, attributes: Attributes, process: int = 0) -> None:
+    def number(self, op: Op, attributes: Attributes, process: int = 0) -> None:
         """Gives a flushed file its place in the order (DESIGN 5: that of its last FLUSH)."""
-        if op.base_inode is not None or op.overwrites:
+        if (op.base_inode is not None or op.overwrites) and not op.log:
             self._core.groups.replace_in(op.scope, process)
         self._core.groups.note(op)
         op.size, op.durable = attributes.size, False
@@ -398,7 +411,7 @@ class Files:
             if obj.writers or obj.put is not op:
                 return
             obj.dirty = False
-            self._number(op, attributes)
+            self.number(op, attributes)
         if op.state is OpState.OPEN:
             await self._unchanged(node, obj, op)
             return
@@ -435,13 +448,14 @@ class Files:
                 if copy is not None and copy.object != obj.id:
                     await self._data.drop_copy(copy.object)
                 return
-        self._number(op, await core.of_object(obj.id, core.store.attributes, obj.id))
+        self.number(op, await core.of_object(obj.id, core.store.attributes, obj.id))
         if obj.writers or obj.put is not op:
             return
         op.state = OpState.PENDING
         core.backlog.update(op)
         core.journal.post(SaveOp(op))
         core.writeback.submit(op)
+        self._drop_superseded(obj, op)
 
     def _clean_again(self, obj: LocalObject, op: Op) -> None:
         core = self._core
@@ -478,3 +492,5 @@ class Files:
                     self._core.journal.post(SaveOp(obj.put))
                 raise
         await self._core.journal.sync()
+        if handle.writable and self._core.policy(handle.node).fsync_committed:
+            await self.commit(handle)

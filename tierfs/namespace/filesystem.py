@@ -32,6 +32,7 @@ from tierfs.namespace.recovery import restore
 from tierfs.namespace.remembered import Remembered
 from tierfs.namespace.room import Room
 from tierfs.namespace.settling import Settling
+from tierfs.namespace.snapshots import Snapshots
 from tierfs.namespace.space import Space
 from tierfs.namespace.spilling import Spilling
 from tierfs.namespace.virtual import Virtual
@@ -68,7 +69,9 @@ class FileSystem:
         self.files = Files(
             core, self.lookup, self.data, opening, self.inheritance, self.settling.add
         )
-        self.long_open = LongOpen(core, self.data, opening)
+        self.snapshots = Snapshots(core, self.lookup, self.data, opening, self.files.number)
+        self.files.commit = self.snapshots.commit
+        self.long_open = LongOpen(core, self.data, self.snapshots)
         self.listings = Listings(core, self.lookup, self.forget)
         self.decisions = Decisions(core)
         self.names = Names(

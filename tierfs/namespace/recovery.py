@@ -19,6 +19,7 @@ from tierfs.model import (
     DirectoryRecord,
     JournalSnapshot,
     Kind,
+    Mark,
     Name,
     ObjectId,
     Op,
@@ -154,6 +155,9 @@ def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, i
     if op.parent2 is not None and op.name2 is not None and op.parent2 in tree.directories:
         op.scope2 = tree.scope(op.parent2)
         op.path2 = (*tree.path(op.parent2), op.name2)
+    op.log = core.is_log(op)
+    if op.log and op.mark is Mark.TORN:
+        op.mark = op.error = None  # what of a log was written counts
     obj.pending += 1
     obj.links += LINKS.get(op.kind, 0)
     if op.kind is OpKind.PUT:

@@ -29,6 +29,7 @@ class NamespaceSettings:
         limits: beyond which closes wait.
         group_settle: how long nothing may change in a checkpoint until it is quiet there.
         incomplete_keep: how long what nobody removed stays in quarantine.
+        log_interval: how often a log that is open and has grown is sent.
         keep_last, keep_every: which sealed checkpoints stay (`groups.retention`); 0: all.
     """
 
@@ -48,5 +49,6 @@ class NamespaceSettings:
     limits: Limits = NO_LIMITS
     group_settle: float = 30.0
     incomplete_keep: float = 7 * 24 * 3600.0
+    log_interval: float = 30.0
     keep_last: int = 0
     keep_every: int = 0

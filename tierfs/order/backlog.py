@@ -171,6 +171,12 @@ class Backlog(Lookups):
         """End the time holds of what is pending now below `directory` (None: everywhere)."""
         self._recheck.update(dict.fromkeys(self._holds.release(directory)))
 
+    def release_hold(self, op: Op) -> None:
+        """End the time hold of `op` alone; it may be over."""
+        item = self._items.get(op.row)
+        if item is not None and self._holds.drop(item):
+            self._recheck[item] = None
+
     def group_unsealed(self, directory: ObjectId, name: Name, since: int = 0) -> None:
         """The checkpoint `directory`, called `name`, is not sealed: pointers to it are held.
 

@@ -40,7 +40,7 @@ class Placement:
         is_commit_name: ORDERED, and it makes or takes a name that makes its directory whole.
         is_pointer: ORDERED, and what it makes leads to a checkpoint; every symlink.
         is_temporary: makes a temporary name, which is not sent for a while.
-        is_log: its file never holds anything.
+        is_log: nothing waits for it but what has its name or object; it waits for nothing else.
         checkpoint: the topmost checkpoint directory that it lies in, or is.
         negative: PUT of a negative file: (directory, name of the sibling, or b"" for the whole
             directory) that it must be on the shared tier before.
@@ -127,7 +127,7 @@ def classify(op: Op, small_bytes: int = SMALL_BYTES) -> Placement:
         is_commit_name=ordered and is_commit,
         is_pointer=ordered and is_pointer,
         is_temporary=_is_temporary(op, end),
-        is_log=op.kind is OpKind.PUT and names.is_log(op.name),
+        is_log=op.log,
         checkpoint=_checkpoint(op, end),
         negative=_negative(op),
     )
@@ -143,6 +143,8 @@ def _is_commit(op: Op, end: _End, is_small: bool) -> bool:
 
 def _is_ordered(op: Op, ends: tuple[_End, ...], is_marker: bool) -> bool:
     if op.kind in _NEVER_ORDERED or _takes_unsealed(op):
+        return False
+    if op.log:
         return False
     if op.kind in _ALWAYS_ORDERED:
         return True
@@ -163,7 +165,8 @@ def _klass(op: Op, end: _End, ordered: bool, is_small: bool) -> Klass:
     if ordered:
         return Klass.ORDERED
     # A negative file is small but must be there before anything else: it waits for nobody.
-    if op.kind is OpKind.PUT and is_small and not end.hidden and end.role is not Role.NEGATIVE:
+    small = op.kind is OpKind.PUT and is_small and not op.log
+    if small and not end.hidden and end.role is not Role.NEGATIVE:
         return Klass.SMALL
     return Klass.PLAIN
 

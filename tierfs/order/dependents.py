@@ -83,7 +83,7 @@ class Dependents:
         if facts.out or not facts.counted:
             return
         yield from self._made_anew(item)
-        if facts.is_large and not facts.placement.is_log:
+        if facts.is_large:
             yield from self._in.small.after(facts.parent, facts.rank)
         if facts.placement.negative is not None:
             yield from self._after_negative(item)

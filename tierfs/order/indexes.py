@@ -109,9 +109,8 @@ class Indexes:
             return self.dead_removals if facts.out else self.removals
         if not facts.out:
             return self.saves
-        # What is torn was never whole, what a log holds is never needed: no removal waits.
-        missed = facts.mark is not Mark.TORN and not facts.placement.is_log
-        return self.dead_saves if missed else None
+        # what is torn was never whole: no removal waits
+        return None if facts.mark is Mark.TORN else self.dead_saves
 
     def _waiting(self, facts: Facts) -> Iterator[tuple[Ranked[Any], Any]]:
         for directory in facts.placement.cover:
@@ -138,7 +137,7 @@ class Indexes:
         elif kind is OpKind.PUT and facts.counted and not facts.out:
             if facts.placement.negative is not None:
                 yield self.negatives, facts.placement.negative
-            if facts.is_large and not facts.placement.is_log:
+            if facts.is_large:
                 yield self.large, facts.parent
 
     def _of_checkpoints(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:

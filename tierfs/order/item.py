@@ -136,7 +136,7 @@ def fields_of(op: Op) -> Seen:
     """The fields of `op` that matter to the order, to see whether one has changed."""
     placing = (
         op.path, op.scope, op.path2, op.scope2, op.object, op.size, op.overwrites, op.targets,
-        op.unsealed,
+        op.unsealed, op.log,
     )  # fmt: skip
     return placing, (op.number, op.first, op.state, op.mark)
 

@@ -26,8 +26,9 @@ class Lookups:
         return (item.op for item in self._indexes.everything.items(directory))
 
     def open_files(self, directory: ObjectId = ROOT) -> list[Op]:
-        """The files open for writing in the subtree of `directory`, oldest first."""
-        return [op for op in self.under(directory) if self._items[op.row].facts.is_open]
+        """The files but logs open for writing in the subtree of `directory`, oldest first."""
+        found = [op for op in self.under(directory) if self._items[op.row].facts.is_open]
+        return [op for op in found if not op.log]
 
     def nothing_but(self, op: Op | None, directory: ObjectId) -> bool:
         """Whether no op other than `op` is pending in the subtree of `directory`."""

@@ -35,7 +35,6 @@ _CHECKPOINT = (
     "pytorch_model_fsdp_* optimizer_[0-9]*"
 )
 _BARE_NUMBER = rb"[0-9]+\Z"
-_LOG = "*.log *.out *.err events.out.tfevents.*"
 
 
 class Role(enum.Enum):
@@ -62,7 +61,6 @@ _ROLES = (
     (_compile(_POINTER), Role.POINTER),
 )
 _CHECKPOINT_NAMES = _compile(_CHECKPOINT, _BARE_NUMBER)
-_LOG_NAMES = _compile(_LOG)
 _FLAG_NAMES = _compile(_FLAG)
 
 
@@ -90,11 +88,6 @@ def is_flag(name: bytes) -> bool:
     Their patterns are wide enough to meet data files (`COMMITTED_TEXTS.parquet`, `shard.done`).
     """
     return _FLAG_NAMES.match(name) is not None
-
-
-def is_log(name: bytes) -> bool:
-    """Whether `name` is an append-only file that stays open; such files never hold anything."""
-    return _LOG_NAMES.match(name) is not None
 
 
 def is_scratch_directory(name: bytes) -> bool:

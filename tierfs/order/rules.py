@@ -396,6 +396,6 @@ def negative_keys(op: Op) -> Iterator[tuple[ObjectId, Name]]:
 
 
 def _is_counted(item: Item, op: Op, placement: Placement) -> bool:
-    if not is_open(op):
-        return True
-    return bool(op.first) and not item.lingering and not placement.is_log
+    if placement.is_log:
+        return False
+    return not is_open(op) or (bool(op.first) and not item.lingering)

@@ -81,7 +81,7 @@ class Retries:
         op.mark, op.error = mark, verdict.text
         if mark is Mark.STUCK:
             due = self._rooms.clock() + self._settings.stuck_retry_seconds
-            self._stuck[op.row] = _Retry(op, verdict.text, op.attempts, due)
+            self._stuck[op.row] = _Retry(op, verdict.text, op.attempts, due, reason=verdict.reason)
             self.stuck_changed.set()
         self._rooms.journal.post(SaveOp(op))
         self._rooms.backlog.update(op)
@@ -122,6 +122,11 @@ class Retries:
         """`op` is committed, dropped or taken back."""
         self._failed.pop(op.row, None)
         self._stuck.pop(op.row, None)
+
+    def reason(self, op: Op) -> str:
+        """Why `op` last failed, in a word such as ENOSPC; "" if it has not."""
+        retry = self._failed.get(op.row) or self._stuck.get(op.row)
+        return "" if retry is None else retry.reason
 
     def met(self, reasons: Collection[str]) -> bool:
         """Whether the last failure of an op that is tried again was for one of `reasons`."""

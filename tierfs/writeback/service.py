@@ -38,6 +38,7 @@ from tierfs.writeback.retries import Retries
 from tierfs.writeback.rooms import Rooms
 from tierfs.writeback.settings import WritebackSettings
 from tierfs.writeback.staging import Stager
+from tierfs.writeback.through import Through
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,9 @@ class WriteBack:
         self._actions = Actions(self._rooms, self._stager, self.removals, is_group, edit)
         self._recovery = Recovery(self._rooms, self._actions, settings)
         self._flushes = Flushes(self._rooms, self._stager, settings)
+        self._through = Through(
+            self._rooms, self._flushes, self._retries, self.pace, lambda: self._wakeup
+        )
         self._wakeup = trio.Event()
         self._over: dict[int, trio.Event] = {}
         self._given_back: dict[int, trio.Event] = {}
@@ -145,6 +149,15 @@ class WriteBack:
                 await self._over.setdefault(op.row, trio.Event()).wait()
         else:
             await trio.lowlevel.checkpoint()
+
+    async def finish(self, op: Op) -> None:
+        """Returns when `op` is committed, or waits for nothing but what others have open.
+
+        OSError when it is stuck, or the shared tier is full or read-only; it stays pending.
+        """
+        self._rooms.backlog.release_hold(op)
+        self.wake()
+        await self._through.finish(op)
 
     async def decided(self, op: Op) -> None:
         """Return when it is known whether the final call of `op` has happened.

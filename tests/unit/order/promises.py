@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tierfs.model import STAGED, Mark, Op, OpKind, OpState, staging_name
-from tierfs.order import Klass, classify, names
+from tierfs.order import Klass, classify
 from tierfs.order.classify import TAKING
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class Promises:
         if placement.klass is not Klass.ORDERED:
             return
         for other in others:
-            if set(placement.cover) & inside(other) and self._before(other, op):
+            covered = set(placement.cover) & inside(other) and not other.log
+            if covered and self._before(other, op):
                 self._check_cover(op, other)
         if op.kind is OpKind.UNLINK and not placement.is_commit_name:
             self._check_commit_name_first(op, others)
@@ -73,8 +74,7 @@ class Promises:
             return
         if op.kind in TAKING:
             missed = other.kind not in TAKING and other.mark is not Mark.TORN
-            is_log = other.mark is not None and classify(other).is_log
-            assert not missed or is_log, f"removal {op} before the save {other}"
+            assert not missed, f"removal {op} before the save {other}"
         elif other.kind not in TAKING:
             excused = other.mark is not None or self._is_withdrawn(other)
             assert excused, f"{op} before {other} in its cover"
@@ -166,8 +166,7 @@ class Promises:
         items = self._world.backlog._items
         item, number = items[other.row], min(op.number, items[op.row].facts.position[0])
         if other.kind is OpKind.PUT:
-            open_log = names.is_log(other.name) and other.state is not OpState.PENDING
-            if not other.first or open_log or item.lingering:
+            if not other.first or item.lingering:
                 return False
             if classify(other).klass is not Klass.ORDERED:
                 return not item.lifted and other.first < number

@@ -60,14 +60,6 @@ def test_names_are_bytes_of_any_kind() -> None:
     assert not names.is_checkpoint(b"12\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("train.log", True), ("events.out.tfevents.17.node1", True), ("x.logs", False)],
-)
-def test_log(name: str, expected: bool) -> None:
-    assert names.is_log(name.encode()) is expected
-
-
 def test_negative_stem() -> None:
     assert names.negative_stem(b"step_5-unfinished") == b"step_5"
     assert names.negative_stem(b".incomplete") is None

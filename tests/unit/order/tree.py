@@ -6,9 +6,18 @@ import itertools
 
 from tierfs.model import ROOT, STAGED, ObjectId, Op, OpKind, OpState, Reopen
 from tierfs.order import Backlog
+from tierfs.policies import Policies, PolicyKind
 
 BIG = 1 << 30
 DIRECTORY_KINDS = (OpKind.MKDIR, OpKind.RMDIR, OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH)
+
+
+_POLICIES = Policies()
+
+
+def is_log(name: bytes) -> bool:
+    """Whether a file of that name is a log where nothing is configured."""
+    return _POLICIES.of((name,)).kind is PolicyKind.LOG
 
 
 class Tree:
@@ -52,7 +61,7 @@ class Tree:
             op.scope2, op.path2 = self.where(source)
             op.parent2, op.name2 = op.scope2[-1], op.path2[-1]
         if kind is OpKind.PUT:
-            op.first, op.size = number, BIG
+            op.first, op.size, op.log = number, BIG, is_log(names[-1])
         for name, value in fields.items():
             setattr(op, name, value)
         return op
@@ -81,6 +90,7 @@ class Tree:
 
     def retarget(self, op: Op, path: str) -> None:
         scope, names = self.where(path)
+        op.log = is_log(names[-1])
         self.backlog.retarget(op, scope[-1], names[-1], scope, names, next(self.numbers))
 
     def mkdir(self, path: str, **fields: object) -> Op:

@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass
 
 from tests.unit.order.promises import Promises
+from tests.unit.order.tree import is_log
 from tierfs.model import REMOVALS, ROOT, Mark, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.order import Backlog, OrderSettings
 
@@ -90,6 +91,7 @@ class World:
             op.parent2, op.name2 = source
             op.scope2, path2 = self.where(source[0])
             op.path2 = (*path2, source[1])
+        op.log = kind is OpKind.PUT and is_log(spot[1])
         for name, value in fields.items():
             setattr(op, name, value)
         self.place_in_group(op)
@@ -266,6 +268,7 @@ class World:
             op.scope, op.path = scope, (*path, new[1])
             self.place_in_group(op)
             number = next(self._numbers)
+            op.log = op.kind is OpKind.PUT and is_log(new[1])
             self.backlog.retarget(
                 op, new[0], new[1], scope, (*path, new[1]), number, overwrites=overwrites
             )

@@ -68,7 +68,8 @@ def sealed_meanwhile(core: Core, seal: Op) -> None:
         _remove_whole(core, removal)
         return
     for op in late:
-        if op.kind is OpKind.PUT and not op.is_open and (op.base_inode or op.overwrites):
+        replaces = bool(op.base_inode) or op.overwrites
+        if op.kind is OpKind.PUT and replaces and not op.is_open and not op.log:
             core.groups.replace_in(op.scope)
             backlog.renumber(op, core.journal.next_number())
             core.groups.note(op)

@@ -171,6 +171,8 @@ class Sealing:
         opened = [_inside(op, top) for op in backlog.open_files(group.id)]
         pending, stuck = [], []
         for op in backlog.under(group.id):
+            if op.log:
+                continue
             if op.mark is not None:
                 stuck.append(_inside(op, top))
             elif not op.is_open and op.kind is not OpKind.SEAL:

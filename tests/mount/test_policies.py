@@ -1,0 +1,169 @@
+"""Policies by path: what a close waits for, logs, scratch files, data sets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Node, wait_until
+
+MIB = 1 << 20
+
+
+def policies(**rules: str) -> list[dict[str, str]]:
+    return [{"pattern": pattern, "policy": policy} for pattern, policy in rules.items()]
+
+
+def test_a_log_is_sent_while_it_is_open_and_holds_nothing(
+    make_node: Callable[..., Node],
+) -> None:
+    node = make_node()
+    node.settings = {"log_interval": 1, "group_settle": 1, "log_level": "debug"}
+    node.start()
+    run, there = node.mount / "run", node.shared / "run"
+    run.mkdir()
+    with (run / "train.log").open("ab", buffering=0) as log:
+        log.write(b"one\n")
+        wait_until(lambda: _is(there / "train.log", b"one\n"), "the first part of the log")
+        log.write(b"two\n")
+        wait_until(lambda: _is(there / "train.log", b"one\ntwo\n"), "the second")
+        inode = (there / "train.log").stat().st_ino
+        # a marker beside it, and a flush that waits for everything
+        (run / ".metadata").write_bytes(b"m")
+        log.write(b"three\n")
+        node.settle()
+        assert _is(there / ".metadata", b"m")
+        assert _is(there / "train.log", b"one\ntwo\nthree\n")
+        assert (run / "train.log").read_bytes() == b"one\ntwo\nthree\n"
+        assert node.cli("settled", run, "--timeout", "20").code == 0
+    node.settle()
+    assert (there / "train.log").stat().st_ino != inode
+    assert node.status()["pending_ops"] == 0
+
+
+def test_a_log_in_a_checkpoint_keeps_it_from_nothing(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    node.settings = {"log_interval": 1, "group_settle": 1, "log_level": "debug"}
+    node.start()
+    step, there = node.mount / "checkpoint-1", node.shared / "checkpoint-1"
+    step.mkdir()
+    (step / "model.safetensors").write_bytes(b"w" * 1000)
+    with (step / "save.log").open("ab", buffering=0) as log:
+        log.write(b"saving\n")
+        (step / "trainer_state.json").write_bytes(b"{}")
+        wait_until(there.exists, "the checkpoint to be published", timeout=30)
+        wait_until(lambda: _is(there / "save.log", b"saving\n"), "its log")
+        inode = there.stat().st_ino
+        log.write(b"saved\n")
+        wait_until(lambda: _is(there / "save.log", b"saving\nsaved\n"), "the rest of the log")
+        assert there.stat().st_ino == inode  # it is no new generation
+    node.settle()
+
+
+def test_the_log_of_a_killed_writer_is_sent(make_node: Callable[..., Node]) -> None:
+    node = make_node().start()
+    code = "import sys,time; f=open(sys.argv[1],'wb',0); f.write(b'last words'); print(1,flush=True); time.sleep(60)"  # noqa: E501
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(node.mount / "job.err")], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        writer.send_signal(signal.SIGKILL)
+    with (node.mount / "next.log").open("wb", buffering=0) as log:
+        log.write(b"open when the daemon dies")
+        node.settle()
+        log.write(b", too")
+        assert _is(node.shared / "job.err", b"last words")
+        node.kill()
+    node.start()
+    node.settle()
+    assert _is(node.shared / "next.log", b"open when the daemon dies, too")
+    assert node.status()["stuck"] == []
+
+
+def _is(path: Path, content: bytes) -> bool:
+    return path.exists() and path.read_bytes() == content
+
+
+THROUGH = [
+    {"pattern": "through/", "policy": "writethrough"},
+    {"pattern": "synced/", "policy": "writeback", "fsync": "committed"},
+]
+
+
+def test_close_and_fsync_return_when_it_is_committed(
+    make_node: Callable[..., Node], replacement: Callable[[], Node]
+) -> None:
+    node = make_node()
+    node.settings = {"policies": THROUGH}
+    node.start()
+    for name in ("through", "synced"):
+        (node.mount / name).mkdir()
+    content = os.urandom(3 * MIB)
+    there = node.shared / "through"
+    for name in ("new", "x.tmp", ".metadata", "new"):
+        (node.mount / "through" / name).write_bytes(content + name.encode())
+        assert _is(there / name, content + name.encode())
+        inode = (there / name).stat().st_ino
+    # open for writing and not changed: nothing is sent again
+    (node.mount / "through" / "new").open("r+b").close()
+    node.settle()
+    assert (there / "new").stat().st_ino == inode
+    with (node.mount / "through" / "new").open("r+b") as file:
+        file.write(b"begin")
+        file.flush()
+        os.fsync(file.fileno())
+        assert (there / "new").read_bytes()[:6] == b"begin" + content[5:6]
+        os.fsync(file.fileno())
+        file.write(b"ning")
+    assert (there / "new").read_bytes() == b"beginning" + content[9:] + b"new"
+    os.truncate(node.mount / "through" / "new", 5)
+    assert _is(there / "new", b"begin")
+    with (node.mount / "synced" / "f").open("wb") as file:
+        file.write(b"synced")
+        file.flush()
+        os.fsync(file.fileno())
+        assert _is(node.shared / "synced" / "f", b"synced")
+    node.kill()
+    assert (replacement().mount / "through" / "new").read_bytes() == b"begin"
+
+
+def test_a_marker_may_be_closed_before_its_shards(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    node.settings = {"policies": THROUGH}
+    node.start()
+    (node.mount / "through").mkdir()
+    with (node.mount / "through" / "shard.bin").open("wb") as shard:
+        shard.write(b"not complete")
+        (node.mount / "through" / ".metadata").write_bytes(
+            b"m"
+        )  # returns: nobody waits for himself
+        assert not (node.shared / "through" / ".metadata").exists()
+    node.settle()
+    assert _is(node.shared / "through" / ".metadata", b"m")
+
+
+def test_what_the_shared_tier_says_comes_out_of_close(
+    make_node: Callable[..., Node], make_device: Callable[..., object]
+) -> None:
+    device = make_device("small", 64 * MIB)
+    node = make_node(shared=Path(str(device.mountpoint)))  # type: ignore[attr-defined]
+    node.settings = {"policies": THROUGH}
+    node.expected.append("the shared tier is full")
+    node.start()
+    (node.mount / "through").mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        (node.mount / "through" / "large").write_bytes(os.urandom(80 * MIB))
+    assert (node.mount / "through" / "large").stat().st_size == 80 * MIB
+    assert node.status()["retrying"]
+    # it is kept, and goes when there is room
+    (node.mount / "through" / "large").unlink()
+    node.settle()
+    (node.mount / "through" / "small").write_bytes(b"fits")
+    assert _is(node.shared / "through" / "small", b"fits")
