@@ -1,7 +1,8 @@
-"""Policies by path: what a close waits for, logs, scratch files, data sets."""
+"""Policies by path: what a close waits for, logs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,15 +17,11 @@ from tests.harness import Node, wait_until
 MIB = 1 << 20
 
 
-def policies(**rules: str) -> list[dict[str, str]]:
-    return [{"pattern": pattern, "policy": policy} for pattern, policy in rules.items()]
-
-
 def test_a_log_is_sent_while_it_is_open_and_holds_nothing(
     make_node: Callable[..., Node],
 ) -> None:
     node = make_node()
-    node.settings = {"log_interval": 1, "group_settle": 1, "log_level": "debug"}
+    node.settings = {"log_interval": 1, "group_settle": 1}
     node.start()
     run, there = node.mount / "run", node.shared / "run"
     run.mkdir()
@@ -49,7 +46,7 @@ def test_a_log_is_sent_while_it_is_open_and_holds_nothing(
 
 def test_a_log_in_a_checkpoint_keeps_it_from_nothing(make_node: Callable[..., Node]) -> None:
     node = make_node()
-    node.settings = {"log_interval": 1, "group_settle": 1, "log_level": "debug"}
+    node.settings = {"log_interval": 1, "group_settle": 1}
     node.start()
     step, there = node.mount / "checkpoint-1", node.shared / "checkpoint-1"
     step.mkdir()
@@ -68,19 +65,24 @@ def test_a_log_in_a_checkpoint_keeps_it_from_nothing(make_node: Callable[..., No
 
 def test_the_log_of_a_killed_writer_is_sent(make_node: Callable[..., Node]) -> None:
     node = make_node().start()
-    code = "import sys,time; f=open(sys.argv[1],'wb',0); f.write(b'last words'); print(1,flush=True); time.sleep(60)"  # noqa: E501
+    code = (
+        "import sys, time\nf = open(sys.argv[1], 'wb', 0)\nf.write(b'last words')\n"
+        "print(1, flush=True)\ntime.sleep(60)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(node.mount / "job.err")], stdout=subprocess.PIPE
     ) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
         writer.send_signal(signal.SIGKILL)
-    with (node.mount / "next.log").open("wb", buffering=0) as log:
-        log.write(b"open when the daemon dies")
-        node.settle()
-        log.write(b", too")
-        assert _is(node.shared / "job.err", b"last words")
-        node.kill()
+    log = os.open(node.mount / "next.log", os.O_WRONLY | os.O_CREAT)
+    os.write(log, b"open when the daemon dies")
+    node.settle()
+    os.write(log, b", too")
+    assert _is(node.shared / "job.err", b"last words")
+    node.kill()
+    with contextlib.suppress(OSError):
+        os.close(log)
     node.start()
     node.settle()
     assert _is(node.shared / "next.log", b"open when the daemon dies, too")
@@ -130,6 +132,17 @@ def test_close_and_fsync_return_when_it_is_committed(
         file.flush()
         os.fsync(file.fileno())
         assert _is(node.shared / "synced" / "f", b"synced")
+    told = node.cli("doctor", "--policy", node.mount / "through" / "any" / "x", "--json").json
+    assert (told["policy"], told["pattern"]) == ("writethrough", "through/")
+    assert (told["fsync"], told["close"]) == ("committed", "committed")
+    told = node.cli("doctor", "--policy", node.mount / "any" / "x.log")
+    assert "log (pattern '*.log')" in told.out
+    assert "fsync: local, close: local" in told.out
+    assert node.cli("doctor").code == 1
+    config = node.root / "tierfs.toml"
+    assert "synced/ is writeback, fsync committed" in node.cli("config", "check", config).out
+    told = node.cli("config", "check", config, "--path", "/synced/x")
+    assert told.out == "/synced/x: writeback (pattern 'synced/')\n"
     node.kill()
     assert (replacement().mount / "through" / "new").read_bytes() == b"begin"
 

@@ -16,14 +16,35 @@ from tierfs.control.discovery import find_mount
 
 @click.command()
 @click.option(
-    "--profile", "directory", metavar="DIR", required=True,
+    "--profile", "directory", metavar="DIR",
     help="Explain why the checkpoint DIR is published, or is not.",
 )  # fmt: skip
+@click.option("--policy", "file", metavar="PATH", help="Tell which policy holds for PATH.")
 @output.json_option
-def doctor(directory: str) -> None:
+def doctor(directory: str | None, file: str | None) -> None:
     """Explain what tierfs knows: which pattern and profile apply to a checkpoint, what each file
-    of it counts for, and why it is not published.
+    of it counts for, and why it is not published; or which policy holds for a path.
     """
+    if (directory is None) == (file is None):
+        raise click.UsageError("give one of --profile DIR and --policy PATH")
+    if file is not None:
+        _policy(file)
+    elif directory is not None:
+        _profile(directory)
+
+
+def _policy(file: str) -> None:
+    mountpoint, path = find_mount(file)
+    result, _ = call(mountpoint, requests.Policy(path=path))
+    if output.wants_json():
+        output.emit(result)
+        return
+    why = f"pattern {result['pattern']!r}" if result["pattern"] else "no pattern matches"
+    output.say(f"{result['path']}: {result['policy']} ({why})")
+    output.say(f"fsync: {result['fsync']}, close: {result['close']}")
+
+
+def _profile(directory: str) -> None:
     mountpoint, path = find_mount(directory)
     result, _ = call(mountpoint, requests.Profile(path=path))
     if output.wants_json():

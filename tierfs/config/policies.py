@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from tierfs.config.nearest import nearest
 
-WRITEBACK, WRITETHROUGH, SCRATCH = "writeback", "writethrough", "scratch"
-CACHE, DIRECT, LOG = "cache", "direct", "log"
-POLICY_NAMES = (WRITEBACK, WRITETHROUGH, SCRATCH, CACHE, LOG)
+WRITEBACK, WRITETHROUGH, LOG = "writeback", "writethrough", "log"
+POLICY_NAMES = (WRITEBACK, WRITETHROUGH, LOG)
 LOCAL, COMMITTED = "local", "committed"
 _KEYS = ("pattern", "policy", "fsync", "close")
 _DURABLE = (WRITEBACK, WRITETHROUGH)

@@ -203,8 +203,7 @@ class Settings:
             parse_policies,
             "What happens with files, by their paths: tables of a pattern and a policy: writeback "
             "(committed behind the application's back; what holds where no pattern matches), "
-            "writethrough (close and fsync return when the file is committed), scratch (stays on "
-            "this node), cache (read-only; the first read brings it to the local tier), log (sent "
+            "writethrough (close and fsync return when the file is committed), log (sent "
             "now and then while it is open; nothing waits for it). With writeback and "
             "writethrough, close and fsync can be set to local or committed, each by itself. A "
             "pattern without a slash is for names of files, one with a slash for paths from the "

@@ -146,6 +146,14 @@ class Profile(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Policy(Request):
+    """Which policy holds for `path`, whether there is a file or not. → PolicyResult"""
+
+    command = "policy"
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Set(Request):
     """Change settings of the running mount; each of `changes` is ``KEY=VALUE``. → SetResult
 
@@ -158,7 +166,7 @@ class Set(Request):
 
 _KINDS = (
     Flush, Umount, Status, List, Locate, Accept, Discard,
-    Checkpoints, Settled, Commit, Purge, Profile, Set,
+    Checkpoints, Settled, Commit, Purge, Profile, Policy, Set,
 )  # fmt: skip
 
 REQUESTS: MappingProxyType[str, type[Request]] = MappingProxyType(

@@ -445,7 +445,23 @@ class SetResult:
     settings: dict[str, bool | int | float | str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResult:
+    """What holds for a path.
+
+    Attributes:
+        pattern: of the rule that says so; "": none does, it is what holds by default.
+        fsync, close: local or committed: what the call waits for.
+    """
+
+    path: str
+    policy: str
+    pattern: str
+    fsync: str
+    close: str
+
+
 Result = (
     FlushResult | StatusResult | ListResult | LocateResult | Decided | CheckpointsResult
-    | SettledResult | CommitResult | PurgeResult | ProfileResult | SetResult
+    | SettledResult | CommitResult | PurgeResult | ProfileResult | SetResult | PolicyResult
 )  # fmt: skip

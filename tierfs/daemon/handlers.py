@@ -35,6 +35,7 @@ from tierfs.daemon.committing import CheckpointHandlers
 from tierfs.daemon.flushing import Flushing
 from tierfs.daemon.live import Live
 from tierfs.daemon.mounting import umount
+from tierfs.daemon.policy import PolicyHandler
 from tierfs.daemon.profiling import Profiling
 from tierfs.daemon.report import Report, oldest_seconds
 from tierfs.daemon.rooms import Rooms
@@ -63,13 +64,15 @@ class Handlers:
         self._groups = CheckpointHandlers(rooms, self._report, self._checkpoints, self._access)
         self._profiling = Profiling(rooms, self._report, self._access)
         self._live = Live(rooms)
+        self._policy = PolicyHandler(rooms, self._report)
 
     def table(self) -> Mapping[str, Handler]:
         """The handlers by command."""
         return {
             "flush": self.flush, "umount": self.umount, "status": self.status, "ls": self.ls,
             "locate": self.locate, "accept": self.accept, "discard": self.discard,
-            "profile": self._profiling.profile, "set": self._live.set, **self._groups.table(),
+            "profile": self._profiling.profile, "set": self._live.set,
+            "policy": self._policy.policy, **self._groups.table(),
         }  # fmt: skip
 
     # -- flush and umount ------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class Snapshots:
     async def _newest(self, handle: Handle, obj: LocalObject) -> Op | None:
         """The op that sends what `obj` holds now."""
         for _ in range(ATTEMPTS):
+            self._data.judge(obj, await self._data.look(obj))
             op = obj.put
             if op is None or op.state not in UNCLOSED or op.mark is not None:
                 return op

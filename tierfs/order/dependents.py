@@ -39,6 +39,8 @@ class Dependents:
         for directory in facts.directories:
             for found in self._in.watchers.items(directory):
                 commit = found.facts.placement.is_commit_name and found.facts.parent == directory
+                if (found.op.parent, found.op.name) == (item.op.parent, item.op.name):
+                    commit = False  # a snapshot of the file that is open
                 if found is not item and (facts.mark is not None or (facts.is_open and commit)):
                     yield found
 

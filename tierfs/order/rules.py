@@ -351,7 +351,9 @@ class Rules:
     def _open_files(self, item: Item) -> Wait | None:
         if not item.facts.placement.is_commit_name:
             return None
-        found = self._in.opened.first(item.facts.parent, but=item)
+        name = (item.op.parent, item.op.name)
+        others = self._in.opened.items(item.facts.parent)
+        found = next((one for one in others if (one.op.parent, one.op.name) != name), None)
         return None if found is None else Wait(Reason.OPEN_FILE, found)
 
     def _cover(self, item: Item, latest: bool) -> Wait | None:

@@ -19,8 +19,6 @@ class PolicyKind(enum.StrEnum):
 
     WRITEBACK = "writeback"  # committed behind the application's back
     WRITETHROUGH = "writethrough"  # close and fsync return when it is committed
-    SCRATCH = "scratch"  # stays on this node
-    CACHE = "cache"  # read-only; the first read brings it to the local tier
     LOG = "log"  # sent now and then while it is open; holds nothing
 
 

@@ -26,6 +26,7 @@ EVERY = [
     requests.Commit(path="/m/checkpoint-1"),
     requests.Purge(paths=("/m/a",)),
     requests.Profile(path="/m/checkpoint-1"),
+    requests.Policy(path="/m/a"),
     requests.Set(changes=("bwlimit=1M",)),
 ]
 

@@ -203,6 +203,17 @@ def test_logs_hold_nothing(tree: Tree) -> None:
     assert why(tree, commit_name) is None
 
 
+def test_a_snapshot_of_an_open_marker_does_not_wait_for_itself(tree: Tree) -> None:
+    snapshot = tree.put("s/.metadata", size=9)
+    still_open = tree.open("s/.metadata")
+    assert why(tree, snapshot) is None
+    assert tree.backlog.blocked_for_good(snapshot, NOW) == []
+    shard = tree.open("s/shard.bin")
+    assert why(tree, snapshot) == (Reason.OPEN_FILE, shard)
+    assert tree.backlog.blocked_for_good(snapshot, NOW) == [shard]
+    assert still_open in tree.backlog
+
+
 # Names that change
 
 

@@ -37,9 +37,9 @@ def test_patterns(pattern: str, matching: list[str], others: list[str]) -> None:
 
 
 def test_any_bytes_can_be_in_a_name() -> None:
-    policies = Policies([PolicyRule("a/*x", "scratch"), PolicyRule("(b)|(c)", "cache")])
-    assert policies.of((b"a", b"\xff\nx")).kind is PolicyKind.SCRATCH
-    assert policies.of((b"(b)|(c)",)).kind is PolicyKind.CACHE
+    policies = Policies([PolicyRule("a/*x", "writethrough"), PolicyRule("(b)|(c)", "log")])
+    assert policies.of((b"a", b"\xff\nx")).kind is PolicyKind.WRITETHROUGH
+    assert policies.of((b"(b)|(c)",)).kind is PolicyKind.LOG
     assert policies.of((b"b",)).kind is PolicyKind.WRITEBACK
 
 
@@ -47,13 +47,13 @@ def test_the_first_rule_counts_and_those_given_come_before_the_built_in_ones() -
     policies = Policies(
         [
             PolicyRule("keep/*.log", "writeback"),
-            PolicyRule("keep/", "scratch"),
+            PolicyRule("keep/", "writethrough"),
             PolicyRule("*.pt", "writethrough", close="local"),
             PolicyRule("meta/", "writeback", fsync="committed"),
         ]
     )
     assert policies.of((b"keep", b"a.log")).kind is PolicyKind.WRITEBACK
-    assert policies.of((b"keep", b"a", b"b.log")).kind is PolicyKind.SCRATCH
+    assert policies.of((b"keep", b"a", b"b.log")).kind is PolicyKind.WRITETHROUGH
     assert policies.of((b"x.log",)).kind is PolicyKind.LOG
     assert policies.of((b"x.log",)).pattern == "*.log"
     assert policies.of((b"d", b"events.out.tfevents.17")).kind is PolicyKind.LOG
@@ -80,8 +80,8 @@ def test_the_first_rule_counts_and_those_given_come_before_the_built_in_ones() -
             "close must be local or committed",
         ),
         (
-            '[[policies]]\npattern = "x"\npolicy = "scratch"\nclose = "committed"',
-            "close cannot be set with policy scratch",
+            '[[policies]]\npattern = "x"\npolicy = "log"\nclose = "committed"',
+            "close cannot be set with policy log",
         ),
     ],
 )
