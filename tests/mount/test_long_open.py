@@ -40,6 +40,7 @@ def test_file_kept_open_and_never_changed_is_sent_once(make_node: Callable[..., 
     os.write(fd, b"x")
     os.close(fd)
     wait_until(there.exists, "the closed content to be sent")
+    wait_until(lambda: node.status()["pending_ops"] == 0, "the end of that")
     inode = there.stat().st_ino
     os.close(kept)
     node.settle()
