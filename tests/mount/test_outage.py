@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import FaultyTier, Node, compare, fails_with, wait_until
+from tests.harness import FaultyTier, LoopDevice, Node, compare, fails_with, shut_down, wait_until
 
 TIER_WAIT = 2.0
 WORDS = [r"shared tier|EIO|Input/output|recovery waits|another node"]
@@ -37,6 +37,12 @@ def outage_node(tier: FaultyTier, make_node: Callable[..., Node]) -> Iterator[No
 
 def state(node: Node) -> str:
     return str(node.status()["shared"]["state"])
+
+
+def until_known(node: Node, *directories: Path) -> None:
+    """Waits until the daemon has looked at these directories."""
+    wanted = set(map(str, directories))
+    wait_until(lambda: wanted <= set(node.status()["announced"]), "a look", timeout=30)
 
 
 def test_what_has_to_be_asked_gets_an_error_in_time(tier: FaultyTier, outage_node: Node) -> None:
@@ -66,10 +72,7 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
         (run / name).write_bytes(name.encode())
     (run / "deep" / "f").write_bytes(b"f")
     node.settle()
-    wait_until(
-        lambda: {str(run), str(run / "deep")} <= set(node.status()["announced"]),
-        "the directories to be looked at", timeout=30,
-    )  # fmt: skip
+    until_known(node, run, run / "deep")
     with tier.hang():
         wait_until(lambda: state(node) != "healthy", "the outage to be seen", timeout=30)
         started = time.monotonic()
@@ -108,3 +111,33 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
     assert not (tier.directory / "run" / "gone").exists()
     put_away = (tier.directory / ".tierfs" / "quarantine").glob("*/content")
     assert [path.read_bytes() for path in put_away] == [b"of another node"]
+
+
+def test_an_empty_mount_point_is_never_written_into(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """The tier dies, is unmounted under the mount, comes back: all by itself, nothing is lost."""
+    device = make_device("shared")
+    node = make_node(shared=device.mountpoint)
+    node.expected = [*WORDS, "not mounted|ENODEV|is not the shared"]
+    node.start()
+    (node.mount / "run").mkdir()
+    (node.mount / "run" / "before").write_bytes(b"1")
+    node.settle()
+    until_known(node, node.mount / "run")
+    shut_down(device)
+    (node.mount / "run" / "while-dead").write_bytes(b"2")
+    wait_until(lambda: state(node) in ("failing", "down"), "the failure to be seen", timeout=30)
+    device.unmount(lazy=True)
+    wait_until(
+        lambda: "empty mount point" in node.status()["shared"]["reason"],
+        "the bare directory to be noticed", timeout=30,
+    )  # fmt: skip
+    (node.mount / "run" / "while-gone").write_bytes(b"3")
+    assert node.flush(timeout=1).code == 2
+    assert list(device.mountpoint.iterdir()) == []
+    device.mount()
+    wait_until(lambda: state(node) == "healthy", "the tier to be found again", timeout=30)
+    node.settle(timeout=60)
+    compare(node.mount, device.mountpoint)
+    assert sorted(os.listdir(device.mountpoint / "run")) == ["before", "while-dead", "while-gone"]

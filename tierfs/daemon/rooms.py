@@ -109,6 +109,7 @@ async def build(
     spilled = shared.spill_directory()
     stack.callback(system.close, "spill.directory", spilled)
     store.spread.attach(spilled)
+    shared.companions.append(lambda there: store.spread.far.turn(spilled if there else None))
     return _assemble(mountpoint, settings, system, store, journal, shared, pools, succession)
 
 

@@ -64,6 +64,27 @@ class FanOut:
             elif not _is_object(fan, item.name):
                 yield b"/".join((OBJECTS, fan, item.name))
 
+    def turn(self, root: int | None) -> None:
+        """All descriptors lead below directory `root` from now on; None: nowhere."""
+        system = self._system
+        with self._lock:
+            if root is None:
+                nothing = system.open_nothing("local.nothing")
+                for held in (*self._fds.values(), self._objects):
+                    system.replace("local.replace", nothing, held)
+                system.close("local.close", nothing)
+                return
+            self._lead(root, OBJECTS, self._objects)
+            for key, held in self._fds.items():
+                self._lead(self._objects, b"%02x" % key, held)
+
+    def _lead(self, directory: int, name: bytes, held: int) -> None:
+        fd = self._system.open_at("local.open", directory, name, _DIRECTORY)
+        try:
+            self._system.replace("local.replace", fd, held)
+        finally:
+            self._system.close("local.close", fd)
+
     def close(self) -> None:
         """Close all descriptors."""
         for fd in (*self._fds.values(), self._objects):

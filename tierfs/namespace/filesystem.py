@@ -79,6 +79,7 @@ class FileSystem:
         )
         self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
+        core.calls.on_answer = lambda: core.writeback.hurry()
         self.watch = Watch(core.shared, core.calls)
         self.keeper = Keeper(core, self.lookup, self.forget)
         self.space = Space(core, self.watch)

@@ -186,6 +186,16 @@ class Data(Labelled):
         os.dup2(fd, of, inheritable=False)
 
     @labelled
+    def replace(self, step: str, fd: int, number: int) -> None:
+        """Make descriptor `number` lead to what `fd` does; calls under way on it go on (dup2)."""
+        os.dup2(fd, number, inheritable=False)
+
+    @labelled
+    def open_nothing(self, step: str) -> int:
+        """A descriptor that leads nowhere: no name is found below it."""
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    @labelled
     def seek(self, step: str, fd: int, offset: int, whence: int) -> int:
         """lseek(2) with SEEK_DATA or SEEK_HOLE. ENXIO when there is nothing from `offset` on."""
         return os.lseek(fd, offset, whence)

@@ -37,6 +37,7 @@ class ControlFiles(Staging):
 
         It takes the place of what is there, or with `exclusive` raises FileExistsError.
         """
+        self.guard()
         temporary = layout.staged_name(0, b"%s-%s" % (name, secrets.token_hex(4).encode()))
         staging = self.staging_fd
         fd = self.system.open_at(f"{step}.create", staging, temporary, _CREATE, 0o600)
@@ -66,6 +67,7 @@ class ControlFiles(Staging):
             self.system.close(f"{step}.close", fd)
 
     def _open_area(self, names: tuple[Name, ...], make: bool) -> int:
+        self.guard()
         path = b"/".join((layout.CONTROL, *names))
         try:
             return self.system.open_beneath("control.open", self.root_fd, path, _DIRECTORY)

@@ -112,11 +112,6 @@ class Lookups(Tree):
         """Space and inodes of the shared tier."""
         return self.system.statvfs("look.statvfs", self.root_fd)
 
-    def beat(self) -> os.statvfs_result:
-        """Something small that the tier has to answer itself: its space, and its root opened."""
-        with self.opened(Place(b"")):
-            return self.system.statvfs("look.beat", self.root_fd)
-
     def read_xattrs(self, fd: int) -> dict[bytes, bytes]:
         """The application's xattrs of the file `fd`."""
         found: dict[bytes, bytes] = {}

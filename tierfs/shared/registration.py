@@ -124,8 +124,13 @@ class Registration(Staging):
             self.system.close("register.close", fd)
 
     def _read_id(self) -> str | None:
+        return self.id_below(self.root_fd)
+
+    def id_below(self, root: int) -> str | None:
+        """The id of the tier that directory `root` is; None: it is none. Raises TierError."""
+        flags = os.O_RDONLY | os.O_DIRECTORY
         try:
-            control = self._open_control(b"")
+            control = self.system.open_beneath("register.open", root, layout.CONTROL, flags)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -18,7 +18,12 @@ _SETID = stat.S_ISUID | stat.S_ISGID
 
 
 class Spill(Staging):
-    """The place for them in the staging area of this member; it outlives each start."""
+    """The place for them in the staging area of this member; it outlives each start.
+
+    `spilled_fd` is its directory, -1 before `spill_directory`; the caller closes it.
+    """
+
+    spilled_fd = -1
 
     def spill_directory(self) -> int:
         """Descriptor of ``.tierfs/staging/MEMBER/spilled``, made with its ``objects``. Blocks."""
@@ -30,6 +35,7 @@ class Spill(Staging):
         except BaseException:
             self.system.close("spill.directory", fd)
             raise
+        self.spilled_fd = fd
         return fd
 
 

@@ -151,6 +151,7 @@ class Staging(Walks):
     def opened_staging(self, beside: Place | None) -> Iterator[int]:
         """The staging directory of this generation, or the directory `beside`."""
         if beside is None:
+            self.guard()
             yield self.staging_fd
         else:
             with self.opened(beside) as directory:

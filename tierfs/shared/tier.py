@@ -2,15 +2,14 @@
 
 from tierfs.shared.changes import Changes
 from tierfs.shared.mending import Mending
-from tierfs.shared.registration import Registration
 from tierfs.shared.reopen import Reopening
 from tierfs.shared.replay import Replay
-from tierfs.shared.spill import Spill
+from tierfs.shared.standing import Standing
 from tierfs.shared.sweep import Sweeping
 from tierfs.shared.transfer import Transfers
 
 
-class SharedTier(Transfers, Changes, Replay, Reopening, Mending, Registration, Sweeping, Spill):
+class SharedTier(Transfers, Changes, Replay, Reopening, Mending, Standing, Sweeping):
     """A directory on a file system that every node mounts.
 
     A mount calls `probe`, `register`, `retire_old_generations`, then whatever it likes, `sweep`

@@ -27,6 +27,8 @@ class Tree:
     Attributes:
         shared_threads: make the blocking calls on names.
         transfer_threads: send data.
+        lost: why the path of the tier does not lead to it any more, None while it does (see
+            `Standing`).
         small_threads: send files of one block; None: those of the others.
         bandwidth: what all that is sent may take of the shared tier.
     """
@@ -56,6 +58,7 @@ class Tree:
         self.small_threads = small_threads or transfer_threads
         self.bandwidth = Bandwidth()
         self.expected_id = expected_id
+        self.lost: str | None = None
         self.root_fd = open_root(root, system)
 
     def close(self) -> None:
@@ -81,7 +84,17 @@ class Tree:
         finally:
             self.system.close("place.close", fd)
 
+    def missing(self) -> OSError:
+        """The error of every call while the tier is lost."""
+        return OSError(errno.ENODEV, self.lost or "not lost", str(self.root))
+
+    def guard(self) -> None:
+        """Raise OSError(ENODEV) while the path of the tier leads elsewhere."""
+        if self.lost is not None:
+            raise self.missing()
+
     def _open(self, place: Place) -> int:
+        self.guard()
         try:
             return self.system.open_beneath("place.open", self.root_fd, place.path, _DIRECTORY)
         except OSError as error:

@@ -32,6 +32,7 @@ PASSING = {
     errno.ETXTBSY: "a process of this node still has it open or mapped for writing",
     errno.ENOSPC: "the shared tier is full: free space there",
     errno.EDQUOT: "the quota on the shared tier is used up: raise it or free space",
+    errno.ENODEV: "the shared tier is not mounted under its path: mount it there",
     errno.EROFS: "the shared tier is read-only: remount it writable",
 }
 

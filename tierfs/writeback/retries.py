@@ -112,6 +112,13 @@ class Retries:
         with trio.move_on_after(max(0.0, min(dues, default=math.inf) - self._rooms.clock())):
             await self.stuck_changed.wait()
 
+    def hurry(self) -> None:
+        """What was in the way may be gone: everything is tried again now."""
+        now = self._rooms.clock()
+        for retry in self._failed.values():
+            retry.due = now
+            self._rooms.backlog.back_off(retry.op, now)
+
     def went_well(self, op: Op) -> None:
         """A step of `op` succeeded: what comes next may fail for other reasons."""
         self._failed.pop(op.row, None)

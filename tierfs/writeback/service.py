@@ -137,6 +137,11 @@ class WriteBack:
         """
         self._actions.changed(scope, changed_ns)
 
+    def hurry(self) -> None:
+        """The shared tier answers again: what failed there is tried again at once."""
+        self._retries.hurry()
+        self.wake()
+
     def wake(self) -> None:
         """Something changed: look for work again."""
         self._wakeup.set()

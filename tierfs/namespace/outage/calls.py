@@ -52,6 +52,7 @@ class SharedCalls:
 
     Attributes:
         silence: whether the tier answers at all.
+        on_answer: called when a silence is over.
         changes: whether changes of names come back; see `Watch`.
     """
 
@@ -68,6 +69,7 @@ class SharedCalls:
         self._reading: dict[trio.CancelScope, float] = {}
         self.silence = Silence(PATIENCE_SECONDS)
         self.changes = Silence(PATIENCE_SECONDS)
+        self.on_answer: Callable[[], None] = lambda: None
         threads.observer = self.observe
         readers.observer = self._read_ended
 
@@ -148,6 +150,7 @@ class SharedCalls:
             self._health.answered(now, seconds)
             if self.silence.answered(now, seconds):
                 log.info("the shared tier answers again")
+                self.on_answer()
 
     def _read_ended(self, seconds: float, error: BaseException | None) -> None:
         if is_failure(error):

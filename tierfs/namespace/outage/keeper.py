@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
 
+FIRST_LOOKS = 5
+"""So often a directory in which names change all the time is looked at for the first time."""
+
 
 class Keeper:
     """Looks at the directories of `Core.announced`, one after the other.
@@ -87,9 +90,12 @@ class Keeper:
 
     async def _ask(self, state: DirectoryState) -> None:
         core, announced = self._core, self._core.announced
-        with watching(state) as changed:
-            before = announced.stamp(state.id)
-            found = await core.at(state.id, look_at, core.shared, before)
+        for _ in range(FIRST_LOOKS):
+            with watching(state) as changed:
+                before = announced.stamp(state.id)
+                found = await core.at(state.id, look_at, core.shared, before)
+            if before is not None or not changed:
+                break  # else what was committed meanwhile is in neither
         announced.looked(state.id, found, changed)
         state.known = Attributes.of(found.here.st)
         state.known_until = time.monotonic() + FRESH_SECONDS

@@ -67,6 +67,8 @@ class Watch:
 
     def read(self) -> Reading:
         """How the shared tier is."""
+        if (lost := self._shared.lost) is not None:
+            return Reading(State.DOWN, lost)
         now, pool = self._clock(), self._shared.shared_threads
         found = self._health.read(now, pool.oldest(now), pool.hanging(now, HANGS_SECONDS))
         if found.state >= State.FAILING:
