@@ -135,3 +135,41 @@ def test_a_full_tier_has_room_for_small_files_and_lets_the_killed_go(
         (node.mount / name).unlink()
     node.settle()
     compare(node.mount, shared.mountpoint)
+
+
+def test_closes_wait_while_too_much_is_pending(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """The wait is no deadlock: not for one that is larger than the limit, nor for a flush."""
+    shared = make_device("shared", 1024 * MIB)
+    node = make_node(shared=shared.mountpoint)
+    node.settings = {"max_pending_bytes": "8M"}
+    node.expected = [r"worker \d+ ended \(killed by SIGKILL\)"]
+    node.start()
+    (node.mount / "larger").write_bytes(bytes(16 * MIB))
+    node.settle()
+    script = [sys.executable, "-c", "import pathlib, sys; pathlib.Path(sys.argv[1]).write_bytes"
+              "(bytes(6 << 20))"]  # fmt: skip
+
+    def waiting() -> int:
+        return int(node.status()["capacity"]["waiting_closes"])
+
+    with frozen(shared):
+        closers = [subprocess.Popen([*script, str(node.mount / f"f{i}.tmp")]) for i in range(4)]
+        wait_until(lambda: waiting() == 3, "all but the first to wait")
+        closers[1].kill() if closers[1].poll() is None else closers[2].kill()
+        wait_until(lambda: waiting() == 2, "the killed one to go")
+        assert node.status()["pending_bytes"] <= 22 * MIB
+    for each in closers:
+        assert each.wait(timeout=30) in (0, -signal.SIGKILL)
+    assert node.cli("set", node.mount, "bwlimit=256K").code == 0
+    closers = [subprocess.Popen([*script, str(node.mount / name)]) for name in "gh"]
+    wait_until(lambda: waiting() == 1, "the second to wait")
+    if node.status()["supervisor_pid"]:
+        node.kill_worker()
+        wait_until(lambda: waiting() == 1, "it to wait again")
+    assert node.cli("set", node.mount, "bwlimit=off").code == 0
+    for each in closers:
+        assert each.wait(timeout=60) == 0
+    node.settle()
+    compare(node.mount, shared.mountpoint)

@@ -4,7 +4,7 @@ from tierfs.capacity.backlog import Limits, Turns, Waiting
 from tierfs.capacity.expected import Expectations
 from tierfs.capacity.full import Full, Next, what_now
 from tierfs.capacity.promises import Promises
-from tierfs.capacity.watermarks import Marks, Usage, reserve_bytes, to_evict
+from tierfs.capacity.watermarks import Marks, Usage, fits, to_evict
 
 __all__ = [
     "Expectations",
@@ -16,7 +16,7 @@ __all__ = [
     "Turns",
     "Usage",
     "Waiting",
-    "reserve_bytes",
+    "fits",
     "to_evict",
     "what_now",
 ]

@@ -33,8 +33,7 @@ class Waiting:
 class Turns:
     """Who may close next: the first that came, whatever the sizes. Rows are those of ops."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self) -> None:
         self._queue: OrderedDict[int, Waiting] = OrderedDict()
 
     def __len__(self) -> int:
@@ -52,8 +51,8 @@ class Turns:
         """Whether it still waits."""
         return row in self._queue
 
-    def admit(self, pending: int, oldest: float) -> list[int]:
-        """The rows whose turn it is while `pending` bytes wait to be sent, for `oldest` seconds.
+    def admit(self, limits: Limits, pending: int, age: float) -> list[Waiting]:
+        """Those whose turn it is while `pending` bytes wait to be sent, the oldest for `age` s.
 
         They do not wait any more and count as pending from here on. When nothing is pending the
         first may always go, however large it is.
@@ -61,14 +60,10 @@ class Turns:
         admitted = []
         while self._queue:
             first = next(iter(self._queue.values()))
-            if pending and self._exceeds(pending + first.size, oldest):
+            too_much = 0 < limits.pending_bytes < pending + first.size
+            if pending and (too_much or 0 < limits.pending_age < age):
                 break
             del self._queue[first.row]
-            admitted.append(first.row)
+            admitted.append(first)
             pending += first.size
         return admitted
-
-    def _exceeds(self, pending: int, oldest: float) -> bool:
-        limits = self.limits
-        too_much = 0 < limits.pending_bytes < pending
-        return too_much or 0 < limits.pending_age < oldest

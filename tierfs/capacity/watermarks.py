@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RESERVE_SHARE = 0.02
-"""Most of a tier that is kept for small files, however small the tier."""
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -33,6 +30,6 @@ def to_evict(usage: Usage, marks: Marks, wanted: int = 0) -> int:
     return max(0, missing)
 
 
-def reserve_bytes(setting: int, total: int) -> int:
-    """What of a tier of `total` bytes is kept for small files."""
-    return min(setting, int(total * RESERVE_SHARE))
+def fits(usage: Usage, marks: Marks, may_go: int, wanted: int) -> bool:
+    """Whether `wanted` bytes stay below the high mark when `may_go` bytes of clean copies go."""
+    return usage.total - usage.free - may_go + wanted <= marks.high * usage.total

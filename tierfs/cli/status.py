@@ -71,8 +71,12 @@ def _tier(tier: dict[str, Any]) -> str:
 def _capacity(c: dict[str, Any]) -> str:
     kept = f"{c['clean_files']} local copies, {format_size(c['clean_bytes'])}"
     gone = f"{c['evicted_files']} evicted, {format_size(c['evicted_bytes'])}"
-    waiting = f"; {c['waiting_writes']} writes wait for room" if c["waiting_writes"] else ""
-    return f"{kept}; {gone}{waiting}"
+    parts = [kept, gone]
+    if c["waiting_writes"]:
+        parts.append(f"{c['waiting_writes']} writes wait for room")
+    if c["waiting_closes"]:
+        parts.append(f"{c['waiting_closes']} closes wait: too much is pending")
+    return "; ".join(parts)
 
 
 def _troubles(s: dict[str, Any]) -> Iterator[str]:

@@ -20,6 +20,15 @@ LOWEST_RATE = 64 << 10
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
+RESERVE_SHARE = 0.02
+"""Most of a tier that is kept for small files, however small the tier."""
+
+
+def reserve_bytes(small_reserve: int, total: int) -> int:
+    """What of a tier of `total` bytes is kept for small files, by that setting."""
+    return min(small_reserve, int(total * RESERVE_SHARE))
+
+
 def default_node() -> str:
     """The label of this node when none is given: its host name."""
     return socket.gethostname()

@@ -171,6 +171,7 @@ class Capacity:
         reserve_bytes: kept for small files.
         promised_bytes: what open files that the kernel writes by itself are expected to take yet.
         waiting_writes: writes that wait for room.
+        waiting_closes: closes that wait because too much is pending.
     """
 
     clean_files: int
@@ -180,6 +181,7 @@ class Capacity:
     reserve_bytes: int
     promised_bytes: int
     waiting_writes: int
+    waiting_closes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ class Report:
             clean_files=files, clean_bytes=bytes_,
             evicted_files=fs.eviction.evicted_files, evicted_bytes=fs.eviction.evicted_bytes,
             reserve_bytes=core.store.reserve.held, promised_bytes=core.promises.rest,
-            waiting_writes=len(fs.room.waiters),
+            waiting_writes=len(fs.room.waiters), waiting_closes=len(fs.backpressure.waiters),
         )  # fmt: skip
 
     def announced(self) -> tuple[str, ...]:

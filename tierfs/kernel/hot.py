@@ -111,7 +111,7 @@ class Hot:
                 self._fs.core.memory.opened(handle, unique & ~RESENT)
                 return bodies.reply(unique, _opened(handle))
             case Opcode.FLUSH:
-                await files.flush(files.handle(bodies.handle_of(message)))
+                await self._fs.flush(files.handle(bodies.handle_of(message)), request.pid)
             case Opcode.RELEASE:
                 await files.release(files.handle(bodies.handle_of(message)))
             case Opcode.OPENDIR:

@@ -189,7 +189,8 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def flush(self, fh: int) -> None:
-        await self._fs.files.flush(self._fs.files.handle(fh))
+        handle = self._fs.files.handle(fh)
+        await self._fs.flush(handle, handle.opener)
 
     @handler
     async def fsync(self, fh: int, datasync: bool) -> None:

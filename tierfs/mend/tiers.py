@@ -24,6 +24,8 @@ class Sending:
 
     digest: str = "sha256"
     transfer_chunks: int = 4
+    small_file: int = 0
+    small_reserve: int = 0
 
 
 def looked_at(root: Path) -> SharedTier:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from tierfs.capacity import Marks, Usage, reserve_bytes, to_evict
+from tierfs.capacity import Marks, Usage, to_evict
+from tierfs.config import reserve_bytes
 from tierfs.journal import DropClean, TouchClean
 from tierfs.local import ObjectStore
 from tierfs.model import CleanRecord, ObjectId

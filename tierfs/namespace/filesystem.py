@@ -8,6 +8,7 @@ import trio
 
 from tierfs.model import JournalSnapshot, Op, OpKind, OpState
 from tierfs.namespace.attributes import AttributeCalls
+from tierfs.namespace.backpressure import Backpressure
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
@@ -23,6 +24,7 @@ from tierfs.namespace.listing import Listings
 from tierfs.namespace.longopen import LongOpen
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.names import Names
+from tierfs.namespace.nodes import Handle
 from tierfs.namespace.opening import Opening
 from tierfs.namespace.outage.keeper import Keeper
 from tierfs.namespace.outage.watch import Watch
@@ -63,6 +65,7 @@ class FileSystem:
         self.spilling = Spilling(core)
         self.room = Room(core, self.eviction)
         core.with_room = self.room.with_room
+        self.backpressure = Backpressure(core)
         self.ranges = Ranges(core, self.data, self.spilling, self.room)
         self.settling = Settling()
         opening = Opening(core, self.lookup, self.data, self.spilling)
@@ -117,6 +120,7 @@ class FileSystem:
         for op in ops:
             if not op.is_open and op in self.core.backlog:
                 self.core.writeback.submit(op)
+        self.backpressure.restored(ops)
         self.retention.resume()
 
     async def run(self) -> None:
@@ -125,6 +129,7 @@ class FileSystem:
             nursery.start_soon(self.chores.run)
             nursery.start_soon(self.eviction.run)
             nursery.start_soon(self.room.run)
+            nursery.start_soon(self.backpressure.run)
             nursery.start_soon(self.watchdog.run)
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self.keeper.run)
@@ -132,6 +137,13 @@ class FileSystem:
             nursery.start_soon(self.retention.run)
             nursery.start_soon(self.settling.run, self.files)
             nursery.start_soon(self.long_open.run, self.files.handles)
+
+    async def flush(self, handle: Handle, thread: int) -> None:
+        """Answers a close of `thread`: what was written is safe, and not too much is pending."""
+        await self.files.flush(handle)
+        op = handle.object.put if handle.writable and handle.object is not None else None
+        if op is not None and op.state is OpState.CLOSED and self.backpressure.limited:
+            await self.backpressure.wait(op, thread)
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel forgot a node."""

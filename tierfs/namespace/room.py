@@ -58,18 +58,23 @@ class Waiters:
         return len(self._waiting)
 
     @contextmanager
-    def waiting(self, thread: int, seconds: float = float("inf")) -> Iterator[trio.CancelScope]:
-        """Cancels the block after `seconds`, or when the process of `thread` is killed."""
+    def waiting(
+        self, thread: int, seconds: float = float("inf"), *, quietly: bool = False
+    ) -> Iterator[None]:
+        """Ends the block after `seconds`, or when the process of `thread` is killed.
+
+        That is an error unless `quietly`.
+        """
         waiter = Waiter(thread)
         waiter.scope.deadline = trio.current_time() + seconds
         self._waiting.add(waiter)
         self._come.set()
         try:
             with waiter.scope:
-                yield waiter.scope
+                yield
         finally:
             self._waiting.discard(waiter)
-        if waiter.dying and waiter.scope.cancelled_caught:
+        if waiter.dying and waiter.scope.cancelled_caught and not quietly:
             raise OSError(errno.EINTR, os.strerror(errno.EINTR))
 
     async def run(self) -> None:

@@ -18,6 +18,14 @@ class SharedSettings(Protocol):
         """``sha256`` or ``xxh3_128``."""
 
     @property
+    def small_file(self) -> int:
+        """Most bytes of a file that may have what is kept for small ones."""
+
+    @property
+    def small_reserve(self) -> int:
+        """How many bytes larger files leave free, 2 % of the tier at the most."""
+
+    @property
     def transfer_chunks(self) -> int:
         """How many chunks of one file are sent at once."""
 

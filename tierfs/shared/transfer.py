@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from tierfs.config import reserve_bytes
 from tierfs.errors import ObjectChanged
 from tierfs.model import Name, OpKind
 from tierfs.shared import layout
@@ -31,6 +32,9 @@ from tierfs.shared.spill import link_spilled, remove_labels
 from tierfs.shared.staging import Staging, lost
 
 T = TypeVar("T")
+
+BLOCK = 512
+"""Unit of st_blocks (stat(2))."""
 
 _NO_PREALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
@@ -149,10 +153,12 @@ class Transfers(Staging):
 
     def _reserve(self, transfer: Transfer) -> None:
         job = transfer.job
-        if self.system.fstat("put.source", job.source_fd).st_size != job.size:
+        source = self.system.fstat("put.source", job.source_fd)
+        if source.st_size != job.size:
             raise ObjectChanged
         if job.size == 0 or transfer.in_place:
             return
+        self._leave_room(transfer.fd, min(job.size, source.st_blocks * BLOCK))
         pieces = self.system.data_ranges("put.ranges", job.source_fd, job.size)
         if next(pieces, None) == (0, job.size):
             try:
@@ -164,6 +170,15 @@ class Transfers(Staging):
         # With holes: reserving would fill them. The size comes first in any case, so that
         # chunks can be written in any order without the lock that a growing file takes.
         self.system.ftruncate("put.reserve", transfer.fd, job.size)
+
+    def _leave_room(self, fd: int, size: int) -> None:
+        """OSError(ENOSPC) for what is large and would take what is kept for small files."""
+        if size <= self.settings.small_file:
+            return
+        st = self.system.statvfs("put.room", fd)
+        kept = reserve_bytes(self.settings.small_reserve, st.f_blocks * st.f_frsize)
+        if st.f_bavail * st.f_frsize - size < kept:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _finish(self, transfer: Transfer) -> Staged:
         job, fd = transfer.job, transfer.fd

@@ -147,6 +147,10 @@ class WriteBack:
         self._wakeup.set()
         self._wakeup = trio.Event()
 
+    async def progress(self) -> None:
+        """Return when something was done, or came to be done."""
+        await self._wakeup.wait()
+
     async def committed(self, op: Op) -> None:
         """Return when `op` is committed or dropped; at once if it is not known here."""
         if self._rooms.alive(op):
