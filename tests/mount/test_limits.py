@@ -134,18 +134,19 @@ def test_full_shared_tier_is_waited_for(
     node = make_node(shared=shared.mountpoint)
     node.expected = [r"ENOSPC|No space"]
     node.start()
+    (node.mount / "d").mkdir()
     (node.mount / "before").write_bytes(b"x")
     node.settle()
     ballast = shared.fill(leave=4 * MIB)
     (node.mount / "large").write_bytes(os.urandom(32 * MIB))
     (node.mount / "medium").write_bytes(bytes(2 * MIB))  # would fit: that is kept for small files
-    (node.mount / "small").write_bytes(b"checkpoint-1")
+    (node.mount / "d" / "small").write_bytes(b"checkpoint-1")
     wait_until(lambda: node.status()["retrying"], "the write-back to meet ENOSPC")
     assert node.flush(timeout=1).code == 2
     assert (node.mount / "large").stat().st_size == 32 * MIB
     assert not (shared.mountpoint / "large").exists()
     assert not (shared.mountpoint / "medium").exists()
-    assert (shared.mountpoint / "small").read_bytes() == b"checkpoint-1"
+    node.settle(node.mount / "d")
     ballast.unlink()
     node.settle()
     compare(node.mount, shared.mountpoint)
