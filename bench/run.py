@@ -25,15 +25,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import fio, interference, measures
+from bench import fio, interference, measures, scale
 from tests.harness import LoopDevice, Node
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 PASSTHROUGH = "passthrough"
 MODES = (PASSTHROUGH, "daemon")
 """Whether the kernel reads and writes open files itself, or the daemon does."""
 
-PARTS = ("saves", "ways", "interference", "reads", "small", "metadata", "fio")
+PARTS = ("saves", "ways", "interference", "reads", "small", "metadata", "fio", "scale")
 SMALL_FILES = 2000
 FIO_BYTES = 256 * MIB
 BELIEVED_SECONDS = 1.0
@@ -312,6 +312,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--files", type=int, default=20_000, help="of the part `scale`")
     parser.add_argument("--images", type=Path, help="where the images go (default: memory)")
     parser.add_argument("--json", type=Path, help="write the table as JSON too")
     return parser.parse_args()
@@ -321,13 +322,19 @@ def main() -> int:
     """Run everything on devices of our own and print the table."""
     chosen = options()
     space = 4 * chosen.shards * chosen.size * MIB + 1024 * MIB
+    if "scale" in chosen.parts:
+        space += 4 * KIB * chosen.files
     images = chosen.images or Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="tierfs-bench-", dir=images) as folder:
         root = Path(folder)
         with LoopDevice(root, "local", space) as local, LoopDevice(root, "shared", space) as shared:
             rows: list[Row] = []
             print(HEAD)
-            for mode in chosen.modes:
+            if "scale" in chosen.parts:
+                for found in scale.run(local, shared, chosen.files, chosen.files // 10):
+                    rows.append(Row(*found))
+                    print(line(rows[-1]), flush=True)
+            for mode in chosen.modes if set(chosen.parts) - {"scale"} else ():
                 bench = Bench(chosen, local, shared, mode)
                 try:
                     for row in bench.run(chosen.parts):

@@ -203,16 +203,17 @@ def _take_stock(store: ObjectStore, journal: Journal, *, goes_on: bool) -> Journ
 
     `goes_on`: the mount is still there, and so is who has its files open.
     """
-    left_open = [op for op in journal.load().ops if op.state is OpState.OPEN]
+    snapshot = journal.load()
+    left_open = [op for op in snapshot.ops if op.state is OpState.OPEN]
     lost = [op for op in left_open if not _has_object(store, op.object)]
     journal.apply(*(DropOp(op.row) for op in lost))
     if not goes_on:
         journal.mark_torn(op.row for op in left_open if op not in lost)
         journal.forget_requests()
-    if store.boot_changed:
+    if marked := store.boot_changed:
         journal.mark_undurable_suspect()
         store.remember_boot()
-    return journal.load()
+    return journal.load() if left_open or marked else snapshot
 
 
 def _has_object(store: ObjectStore, object_id: ObjectId) -> bool:

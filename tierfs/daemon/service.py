@@ -18,6 +18,7 @@ from tierfs.config import Settings
 from tierfs.control.discovery import Session, remove_session, session_directory, write_session
 from tierfs.control.server import ControlServer
 from tierfs.daemon import live
+from tierfs.daemon.collector import none_while_loading
 from tierfs.daemon.handlers import Handlers
 from tierfs.daemon.mounting import read_ahead, type_mounted_at, umount
 from tierfs.daemon.rooms import Rooms, build
@@ -55,7 +56,8 @@ async def serve(
             settings = live.remembered(mountpoint, settings)
         else:
             live.forget(mountpoint)
-        rooms = await build(mountpoint, settings, stack, succession)
+        with none_while_loading():
+            rooms = await build(mountpoint, settings, stack, succession)
         live.spread(rooms, settings)
         mount = Mount(rooms, succession)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:

@@ -9,7 +9,7 @@ import errno
 import os
 from dataclasses import dataclass, replace
 
-from tierfs.model import Attributes
+from tierfs.model import Attributes, Kind
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.nodes import Handle, Node
@@ -74,6 +74,8 @@ class Answers:
             raise FileNotFoundError(errno.ENOENT, "not listed", os.fsdecode(name))
         node.lookups += 1
         entry = await self.known(node, st)
+        if st is not None and node.kind is Kind.FILE:
+            self._fs.lookup.seen.note(state, name, node, entry.attributes)
         return replace(entry, seconds=0.0) if unlisted else entry
 
     async def getattr(self, ino: int) -> Entry:

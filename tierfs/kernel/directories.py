@@ -38,17 +38,21 @@ class Directories:
         listing = listings.get(number)
         with_attributes = readers.wants_attributes(request.pid)
         parts: list[bytes] = []
+        files: dict[int, bytes] = {}
         count = 0
         probed = not with_attributes
-        while batch := await listings.batch(listing, position, with_attributes=with_attributes):
+        full = False
+        while not full and (
+            batch := await listings.batch(listing, position, with_attributes=with_attributes)
+        ):
             for position, name in batch:
                 told = listing.ahead.get(position)
                 if told is None:
                     continue  # gone since the listing was made
                 size = bodies.entry_size(name)
                 if size > room:
-                    readers.told(request.pid, count)
-                    return bodies.reply(request.unique, *parts)
+                    full = True
+                    break
                 room -= size
                 count += 1
                 if not probed and told.node is not None and told.kind is not Kind.DIRECTORY:
@@ -57,9 +61,13 @@ class Directories:
                     parts.append(self._name_only(listing, position, name, told))
                 else:
                     parts.append(self._entry(position, name, told))
+                    if told.attributes is not None and told.attributes.nlink == 1:
+                        files[told.ino] = name
                 del listing.ahead[position]
             position += 1
         readers.told(request.pid, count)
+        if files:
+            self._fs.attributes.bare.told(listing.directory, files)
         return bodies.reply(request.unique, *parts)
 
     def _name_only(self, listing: Listing, position: int, name: bytes, told: Told) -> bytes:

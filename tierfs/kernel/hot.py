@@ -21,6 +21,7 @@ from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.nodes import Handle
 from tierfs.namespace.outage.asking import on_behalf_of
 from tierfs.namespace.requests import Request as Naming
+from tierfs.namespace.requests import carrying_out
 from tierfs.osio.processes import process_of
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Hot:
         {
             Opcode.LOOKUP, Opcode.GETATTR, Opcode.GETXATTR, Opcode.CREATE, Opcode.OPEN,
             Opcode.FLUSH, Opcode.RELEASE, Opcode.OPENDIR, Opcode.READDIRPLUS, Opcode.RELEASEDIR,
+            Opcode.UNLINK, Opcode.RMDIR,
         }
     )  # fmt: skip
 
@@ -66,15 +68,18 @@ class Hot:
         return None
 
     def naming(self, request: Request, message: bytes, requests: Requests) -> Naming | None:
-        """The number under which a CREATE is carried out. In the order of the messages.
+        """The number under which a name is made or removed. In the order of the messages.
 
         In that order a RELEASE is noted, too: an OPEN read after it must not overtake it.
         """
         if request.opcode == Opcode.RELEASE:
             self._fs.files.leave(bodies.handle_of(message))
-        if request.opcode != Opcode.CREATE:
-            return None
-        return requests.take(Opcode.CREATE, request.nodeid, bodies.create(message).name)
+        if request.opcode == Opcode.CREATE:
+            return requests.take(Opcode.CREATE, request.nodeid, bodies.create(message).name)
+        if request.opcode in (Opcode.UNLINK, Opcode.RMDIR):
+            opcode = Opcode(request.opcode)
+            return requests.take(opcode, request.nodeid, bodies.name_at(message))
+        return None
 
     async def answer(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
         """The reply to `message`, an error included; `naming` is its number if it makes a name."""
@@ -114,6 +119,12 @@ class Hot:
                 await self._fs.flush(files.handle(bodies.handle_of(message)), request.pid)
             case Opcode.RELEASE:
                 await files.release(files.handle(bodies.handle_of(message)))
+            case Opcode.UNLINK | Opcode.RMDIR:
+                names = self._fs.names
+                remove = names.unlink if request.opcode == Opcode.UNLINK else names.rmdir
+                with carrying_out(naming):
+                    state = self._fs.tree.directory(request.nodeid)
+                    await remove(state, bodies.name_at(message))
             case Opcode.OPENDIR:
                 return self._directories.open(request)
             case Opcode.READDIRPLUS:

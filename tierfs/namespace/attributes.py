@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tierfs.journal import SaveOp, Ticket
 from tierfs.model import ROOT, Kind, Op, OpKind, Phase
+from tierfs.namespace.bare import Bare
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.core import Core
@@ -55,6 +56,7 @@ class AttributeCalls:
         self._lookup = lookup
         self._files = files
         self._inheritance = inheritance
+        self.bare = Bare(core)
 
     async def setattr(
         self, node: Node, changes: Changes, handle: Handle | None, caller: Caller
@@ -127,7 +129,9 @@ class AttributeCalls:
         The kernel asks for security.capability before the first write to every file.
         """
         obj = node.object
-        if obj is None or obj.content is Content.NONE or obj.xattrs is None:
+        if obj is None:
+            return self.bare.knows(node)
+        if obj.content is Content.NONE or obj.xattrs is None:
             return False
         return name not in obj.xattrs
 
@@ -139,6 +143,9 @@ class AttributeCalls:
                 raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
             with self._core.holding(obj):
                 return await self._core.of_object(obj.id, self._core.store.get_xattr, obj.id, name)
+        await self.bare.look(node)
+        if self.bare.knows(node):
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         try:
             return (await self._shared_xattrs(node))[name]
         except KeyError:

@@ -264,6 +264,7 @@ class Listings:
                     told = self._lookup.as_committed(node, entry.st)
                     if told is not None and position not in listing.ahead:
                         node.lookups += 1
+                        self._lookup.seen.note(state, name, node, told)
                         listing.ahead[position] = Told(node.kind, node.ino, node, told)
                     elif not await self._hold(listing, position, node, entry.st):
                         moved.append((position, name))

@@ -22,6 +22,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.outage.instead import Instead
+from tierfs.namespace.seen import Seen
 from tierfs.order import names
 from tierfs.shared import Entry as SharedEntry
 from tierfs.shared import staging_name
@@ -62,6 +63,7 @@ class Lookup:
         self._tree = core.tree
         self._clock = time.monotonic
         self.instead = Instead(core, self.adopt)
+        self.seen = Seen(core.tree)
 
     async def resolve(self, state: DirectoryState, name: Name) -> Node:
         """The node that has `name`; OSError(ENOENT). Nothing is awaited after it is decided."""

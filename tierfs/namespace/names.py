@@ -185,6 +185,11 @@ class Names:
 
     async def unlink(self, state: DirectoryState, name: Name) -> None:
         """Removes a name; open handles of the file go on."""
+        if (seen := self._lookup.seen.take(state, name)) is not None:
+            node, known = seen
+            node.keep_last(None, known)
+            await self._take(OpKind.UNLINK, state, name, node)
+            return
         while True:  # not only the kernel asks, which lets nobody change the name meanwhile
             mark = state.changes
             node, st = await self._lookup.resolve_with_stat(state, name)

@@ -27,6 +27,12 @@ class Xattrs(Labelled):
         return [os.fsencode(name) for name in through(os.listxattr, fd)]
 
     @labelled
+    def list_xattr_at(self, step: str, dirfd: int, name: bytes) -> list[bytes]:
+        """The names of all extended attributes of the entry `name` itself, also of a symlink."""
+        path = b"/proc/self/fd/%d/%s" % (dirfd, name)
+        return [os.fsencode(each) for each in os.listxattr(path, follow_symlinks=False)]
+
+    @labelled
     def remove_xattr(self, step: str, fd: int, name: bytes) -> None:
         """Remove `name`; ENODATA where there is none."""
         through(lambda file: os.removexattr(file, name), fd)

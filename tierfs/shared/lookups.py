@@ -94,6 +94,18 @@ class Lookups(Tree):
             finally:
                 self.system.close("look.close", fd)
 
+    def without_xattrs(self, place: Place, names: Iterable[Name]) -> set[Name]:
+        """Those of `names` that have no xattr of the application's, nor an ACL."""
+        with self.opened(place) as directory:
+            return {name for name in names if self._is_bare(directory, name)}
+
+    def _is_bare(self, directory: int, name: Name) -> bool:
+        try:
+            found = self.system.list_xattr_at("look.xattrs", directory, name)
+        except OSError:
+            return False  # whoever asks for it will be told
+        return not any(map(layout.carried, found))
+
     def recorded_digest(self, place: Place, name: Name) -> str | None:
         """The digest that was recorded when `name` was sent. Raises FileNotFoundError."""
         self.visible(place, name)

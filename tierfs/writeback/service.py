@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 Action = Callable[[Op], Awaitable[Applied | None]]
 
+HOLDS_SECONDS = 0.02
+"""Holds that end within so long are looked at together: each removal of a tree has its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -273,7 +276,7 @@ class WriteBack:
                 await self.pace.change()
                 continue
             until = self._rooms.backlog.next_time(now)
-            pause = math.inf if until is None else max(0.0, until - now)
+            pause = math.inf if until is None else max(HOLDS_SECONDS, until - now)
             with trio.move_on_after(pause if free else min(pause, self.pace.seconds())):
                 await wakeup.wait()
 
