@@ -73,7 +73,8 @@ def _xattr(path: Path) -> bytes | None:
     try:
         return os.getxattr(path, "user.note", follow_symlinks=False)
     except OSError as error:
-        assert error.errno == errno.ENODATA
+        if error.errno != errno.ENODATA:
+            raise
         return None
 
 
