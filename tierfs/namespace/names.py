@@ -186,9 +186,8 @@ class Names:
     async def unlink(self, state: DirectoryState, name: Name) -> None:
         """Removes a name; open handles of the file go on."""
         if (seen := self._lookup.seen.take(state, name)) is not None:
-            node, known = seen
-            node.keep_last(None, known)
-            await self._take(OpKind.UNLINK, state, name, node)
+            seen[0].keep_last(None, seen[1])
+            await self._take(OpKind.UNLINK, state, name, seen[0])
             return
         while True:  # not only the kernel asks, which lets nobody change the name meanwhile
             mark = state.changes
@@ -495,8 +494,6 @@ class Names:
         core.writeback.submit(op)
 
     async def _settle(self, target: Node | None) -> None:
-        if target is None:
-            return
-        obj = target.object
+        obj = None if target is None else target.object
         if obj is not None and self._core.unused(obj):
             await self._core.dispose(obj)
