@@ -1,4 +1,4 @@
-"""Policies by path: what a close waits for, logs."""
+"""Policies by path: what a close waits for, logs, data sets, files past the local tier."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,109 @@ def test_what_the_shared_tier_says_comes_out_of_close(
     node.settle()
     (node.mount / "through" / "small").write_bytes(b"fits")
     assert _is(node.shared / "through" / "small", b"fits")
+
+
+def _cached(node: Node, path: Path) -> bool:
+    return bool(node.cli("locate", path, "--json").json["tier"] == "both")
+
+
+def test_a_data_set_comes_to_the_local_tier_behind_its_readers(
+    make_node: Callable[..., Node],
+) -> None:
+    writer = make_node("writer").start()
+    (writer.mount / "sets").mkdir()
+    content = os.urandom(3 * MIB)
+    (writer.mount / "sets" / "sent").write_bytes(content)
+    (writer.mount / "sets" / "damaged").write_bytes(content)
+    writer.settle()
+    there = writer.shared / "sets"
+    (there / "plain").write_bytes(content[:100])
+    os.setxattr(there / "damaged", "user.tierfs.digest", b"sha256:64MiB:" + b"0" * 64)
+    node = make_node("reader")
+    node.settings = {"policies": [{"pattern": "sets/", "policy": "cache"}]}
+    node.expected.append("sets/damaged: the copy for the local tier differs")
+    node.start()
+    sets = node.mount / "sets"
+    with ThreadPoolExecutor(8) as readers:
+        found = list(readers.map(lambda _: (sets / "sent").read_bytes(), range(24)))
+    assert found == [content] * 24
+    assert (sets / "plain").read_bytes() == content[:100]
+    assert (sets / "damaged").read_bytes() == content
+    for name in ("sent", "plain"):
+        wait_until(lambda name=name: _cached(node, sets / name), f"the copy of {name}")
+        assert _copies(node, (sets / name).read_bytes()) == 1
+    wait_until(lambda: "differs" in node.log_text(), "the damage to be noticed")
+    assert not _cached(node, sets / "damaged")
+    assert (sets / "damaged").read_bytes() == content
+    # somebody else replaces it: the copy is not served any more, and taken anew
+    (writer.mount / "sets" / "sent").write_bytes(b"newer")
+    writer.settle()
+    wait_until(lambda: (sets / "sent").read_bytes() == b"newer", "the newer one")
+    wait_until(lambda: _cached(node, sets / "sent"), "its copy")
+    _refused(sets)
+
+
+def _copies(node: Node, content: bytes) -> int:
+    objects = (path for path in (node.local / "objects").glob("*/*") if path.is_file())
+    return sum(path.read_bytes() == content for path in objects)
+
+
+def _refused(sets: Path) -> None:
+    before = sorted(sets.iterdir())
+    for change in (
+        lambda: (sets / "new").write_bytes(b""),
+        lambda: (sets / "sent").open("ab"),
+        lambda: os.truncate(sets / "sent", 0),
+        lambda: (sets / "sent").unlink(),
+        lambda: (sets / "sent").rename(sets.parent / "sent"),
+        lambda: (sets / "sent").chmod(0o600),
+        lambda: os.utime(sets / "sent"),
+        lambda: os.setxattr(sets / "sent", "user.x", b""),
+        lambda: os.link(sets / "sent", sets.parent / "link"),
+        lambda: (sets / "directory").mkdir(),
+        lambda: (sets / "link").symlink_to("sent"),
+        lambda: os.mkfifo(sets / "fifo"),
+    ):
+        with pytest.raises(OSError, match="Read-only file system"):
+            change()
+    (sets.parent / "outside").write_bytes(b"")
+    with pytest.raises(OSError, match="Read-only file system"):
+        (sets.parent / "outside").rename(sets / "sent")
+    assert sorted(sets.iterdir()) == before
+
+
+def test_direct_files_never_lie_on_the_local_tier(
+    make_node: Callable[..., Node], replacement: Callable[[], Node]
+) -> None:
+    node = make_node()
+    node.settings = {
+        "policies": [{"pattern": "big/", "policy": "direct"}],
+        "log_level": "debug",
+    }
+    node.start()
+    big, there = node.mount / "big", node.shared / "big"
+    big.mkdir()
+    content = os.urandom(5 * MIB + 1)
+    with (big / "f").open("wb") as file:
+        file.write(content)
+        file.flush()
+        assert (big / "f").read_bytes() == content
+        assert _copies(node, content) == 0
+        assert not (there / "f").exists()
+    node.settle()
+    assert _is(there / "f", content)
+    assert (big / "f").read_bytes() == content
+    with (big / "f").open("r+b") as file:
+        file.write(b"edited")
+        assert _is(there / "f", content)
+    node.kill()
+    node.start()
+    assert (big / "f").read_bytes() == b"edited" + content[6:]
+    node.settle()
+    assert _is(there / "f", b"edited" + content[6:])
+    (big / "f").open("r+b").close()
+    (big / "f").rename(node.mount / "elsewhere")
+    node.settle()
+    objects = (node.local / "objects").glob("*/*")
+    assert [path for path in objects if path.stat().st_size > MIB] == []
+    assert replacement().mount.joinpath("elsewhere").stat().st_size == len(content)

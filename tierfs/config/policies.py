@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from tierfs.config.nearest import nearest
 
-WRITEBACK, WRITETHROUGH, LOG = "writeback", "writethrough", "log"
-POLICY_NAMES = (WRITEBACK, WRITETHROUGH, LOG)
+WRITEBACK, WRITETHROUGH = "writeback", "writethrough"
+CACHE, DIRECT, LOG = "cache", "direct", "log"
+POLICY_NAMES = (WRITEBACK, WRITETHROUGH, CACHE, DIRECT, LOG)
 LOCAL, COMMITTED = "local", "committed"
 _KEYS = ("pattern", "policy", "fsync", "close")
-_DURABLE = (WRITEBACK, WRITETHROUGH)
+_DURABLE = (WRITEBACK, WRITETHROUGH, DIRECT)
 """Policies that may be told what fsync and close are to wait for."""
 
 

@@ -315,6 +315,12 @@ class Core(Tiers):
         """Whether `op` sends a file to whose path the policy for logs applies."""
         return op.kind is OpKind.PUT and self.policies.of(op.path).kind is PolicyKind.LOG
 
+    def lay(self, obj: LocalObject, state: DirectoryState, name: Name) -> None:
+        """Has a new object made on the tier on which the policy of its path wants it."""
+        path = (*self.tree.path(state.id), name)
+        if self.policies.of(path).kind is PolicyKind.DIRECT:
+            self.store.spread.place_far(obj.id)
+
     def policy(self, node: Node) -> Policy:
         """What holds for the file `node`; once it has no name, what holds by default."""
         place = node.a_name()

@@ -21,6 +21,7 @@ from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, Handle, LocalObject, Node
 from tierfs.namespace.tiers import FULL
 from tierfs.osio import OS
+from tierfs.policies import PolicyKind
 
 COPY_BYTES = 4 << 20
 
@@ -126,6 +127,8 @@ class Data:
         return obj
 
     async def _fill_somewhere(self, node: Node, obj: LocalObject, keep: bool) -> None:
+        if self._core.policy(node).kind is PolicyKind.DIRECT:
+            self._core.store.spread.place_far(obj.id)
         try:
             await self._fill(node, obj, keep)
         except OSError as error:
@@ -159,7 +162,7 @@ class Data:
                 await self._duplicate(node, old, obj)
         except BaseException:
             core.tree.objects.pop(obj.id, None)
-            await core.local(core.store.remove, obj.id)
+            await core.of_object(obj.id, core.store.remove, obj.id)
             raise
         return obj
 
@@ -186,7 +189,7 @@ class Data:
         if held.put is not None:
             held.put.data_version += 1  # what is being read of it is the file that is written now
         if held is not node.object:
-            fd, st, xattrs = await self._open_shared(node)
+            fd, st, xattrs = await self.open_shared(node)
             await core.on_shared(core.os.close, "copyup.close", fd)
             attributes = await self._lookup.attributes(node, st)
             await core.making(fresh.id, apply_attributes, core.store, fresh.id, attributes, xattrs)
@@ -220,11 +223,11 @@ class Data:
         async with self._closing(fd):
             attributes = await self._lookup.attributes(node)
             xattrs = await core.of_object(old.id, read_xattrs, core.store, old.id)
-            await self._make(node, obj, attributes, xattrs, fd if keep else -1)
+            await self.make(node, obj, attributes, xattrs, fd if keep else -1)
 
     async def _fill_from_shared(self, node: Node, obj: LocalObject, keep: bool) -> None:
         core, old = self._core, node.object
-        fd, st, xattrs = await self._open_shared(node)
+        fd, st, xattrs = await self.open_shared(node)
         async with self._closing(fd):
             obj.origin = Signature.of(st)
             attributes = await self._lookup.attributes(node, st)
@@ -239,9 +242,9 @@ class Data:
             ):
                 await core.making(obj.id, apply_attributes, core.store, obj.id, attributes, xattrs)
                 return
-            await self._make(node, obj, attributes, xattrs, fd if keep else -1)
+            await self.make(node, obj, attributes, xattrs, fd if keep else -1)
 
-    async def _make(
+    async def make(
         self, node: Node, obj: LocalObject, attributes: Attributes, xattrs: dict[bytes, bytes],
         source: int,
     ) -> None:  # fmt: skip
@@ -263,7 +266,8 @@ class Data:
         finally:
             await self._core.on_shared(self._core.os.close, "copyup.close", fd)
 
-    async def _open_shared(self, node: Node) -> tuple[int, os.stat_result, dict[bytes, bytes]]:
+    async def open_shared(self, node: Node) -> tuple[int, os.stat_result, dict[bytes, bytes]]:
+        """The committed version of `node`: its descriptor, stat and xattrs."""
         core = self._core
         fd, st = await self._lookup.open_committed(node)
         xattrs = await core.calls.content(core.shared.read_xattrs, fd)

@@ -161,6 +161,7 @@ class Files:
             check_descriptors(len(self.handles))
         birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
         obj = core.add_object(Kind.FILE, Content.DATA)
+        core.lay(obj, state, name)
         born = await core.make(obj.id, self._make, obj, birth, state.id, name)
         obj.xattrs = birth.xattr_names
         entry = state.entries.get(name)
@@ -461,10 +462,11 @@ class Files:
         core = self._core
         assert obj.origin is not None
         clean = CleanRecord(obj.origin, obj.id, None, obj.origin.size, op.timestamp_ns)
-        obj.clean = True
+        obj.clean = not core.store.spread.is_spilled(obj.id)
         core.tree.directories[op.parent].drop(op.name)
         core.drop_op(op)
-        core.journal.post(SaveClean(clean))
+        if obj.clean:
+            core.journal.post(SaveClean(clean))
 
     def _is_committed_as_it_is(self, obj: LocalObject, op: Op) -> bool:
         """Whether the shared tier has under the name of `op` what `obj` was copied from.

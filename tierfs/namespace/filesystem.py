@@ -7,14 +7,12 @@ from pathlib import Path
 import trio
 
 from tierfs.model import JournalSnapshot, Op, OpKind, OpState
-from tierfs.namespace.attributes import AttributeCalls
 from tierfs.namespace.backpressure import Backpressure
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.eviction import Eviction
-from tierfs.namespace.files import Files
 from tierfs.namespace.grouping.retention import Retention
 from tierfs.namespace.grouping.sealing import Sealing
 from tierfs.namespace.grouping.survey import Survey
@@ -23,12 +21,13 @@ from tierfs.namespace.known import Known
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.longopen import LongOpen
 from tierfs.namespace.lookup import Lookup
-from tierfs.namespace.names import Names
 from tierfs.namespace.nodes import Handle
 from tierfs.namespace.opening import Opening
 from tierfs.namespace.outage.keeper import Keeper
 from tierfs.namespace.outage.watch import Watch
 from tierfs.namespace.outcome import Outcomes
+from tierfs.namespace.policing import PolicedAttributes, PolicedFiles, PolicedNames
+from tierfs.namespace.promotion import Promotions
 from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
 from tierfs.namespace.remembered import Remembered
@@ -69,7 +68,11 @@ class FileSystem:
         self.ranges = Ranges(core, self.data, self.spilling, self.room)
         self.settling = Settling()
         opening = Opening(core, self.lookup, self.data, self.spilling)
-        self.files = Files(
+        self.promotions = Promotions(
+            core, self.lookup, self.data, self.eviction, lambda ino, count: self.forget(ino, count)
+        )
+        opening.promote = self.promotions.want
+        self.files = PolicedFiles(
             core, self.lookup, self.data, opening, self.inheritance, self.settling.add
         )
         self.snapshots = Snapshots(core, self.lookup, self.data, opening, self.files.number)
@@ -77,10 +80,10 @@ class FileSystem:
         self.long_open = LongOpen(core, self.data, self.snapshots)
         self.listings = Listings(core, self.lookup, self.forget)
         self.decisions = Decisions(core)
-        self.names = Names(
+        self.names = PolicedNames(
             core, self.lookup, self.files, self.listings, self.inheritance, self.decisions
         )
-        self.attributes = AttributeCalls(core, self.lookup, self.files, self.inheritance)
+        self.attributes = PolicedAttributes(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
         core.calls.on_answer = lambda: core.writeback.hurry()
         self.watch = Watch(core.shared, core.calls)
@@ -135,6 +138,7 @@ class FileSystem:
             nursery.start_soon(self.keeper.run)
             nursery.start_soon(self.sealing.run)
             nursery.start_soon(self.retention.run)
+            nursery.start_soon(self.promotions.run)
             nursery.start_soon(self.settling.run, self.files)
             nursery.start_soon(self.long_open.run, self.files.handles)
 

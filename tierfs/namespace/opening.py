@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from typing import NoReturn
 
 from tierfs.health import is_failure
@@ -17,16 +18,22 @@ from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, Handle, LocalO
 from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.spilling import Spilling
 from tierfs.osio.processes import most_open_files
+from tierfs.policies import PolicyKind
 
 
 class Opening:
-    """Finds or makes what a handle works on. Its node is locked by the caller."""
+    """Finds or makes what a handle works on. Its node is locked by the caller.
+
+    Attributes:
+        promote: told of each file of policy `cache` that is read from the shared tier.
+    """
 
     def __init__(self, core: Core, lookup: Lookup, data: Data, spilling: Spilling) -> None:
         self._core = core
         self._lookup = lookup
         self._data = data
         self._spilling = spilling
+        self.promote: Callable[[Node, Signature], None] = lambda node, signature: None
 
     async def for_reading(self, handle: Handle) -> None:
         node, core = handle.node, self._core
@@ -51,6 +58,8 @@ class Opening:
         ):
             handle.shared_fd = -1
             core.closing_shared.add(fd)
+        elif signature.size and core.policy(node).kind is PolicyKind.CACHE:
+            self.promote(node, signature)
         handle.keep_cache = node.seen == signature
         node.seen = signature
 

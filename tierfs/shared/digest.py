@@ -141,13 +141,16 @@ def digest_of_file(system: OS, fd: int, kind: str) -> str:
         if data[0] >= span[1]:
             spans.skip(data[0])
         else:
-            digests[span[0]] = _chunk_digest(system, fd, kind, span, buffer)
+            digests[span[0]] = chunk_digest(system, fd, kind, span, buffer)
     return file_digest(kind, with_holes(kind, size, digests))
 
 
-def _chunk_digest(
-    system: OS, fd: int, kind: str, span: tuple[int, int], buffer: memoryview
+def chunk_digest(
+    system: OS, fd: int, kind: str, span: tuple[int, int], buffer: memoryview | None = None
 ) -> bytes:
+    """The digest of the chunk `span` of the file `fd`; `buffer` is used to read it. Blocks."""
+    if buffer is None:
+        buffer = memoryview(bytearray(BLOCK_BYTES))
     position, end = span
     hasher = new_hasher(kind)
     for start, stop in system.data_ranges("verify.ranges", fd, end, position):
