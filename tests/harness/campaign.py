@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -212,7 +213,8 @@ class Campaign:
         self.kills[what] = self.kills.get(what, 0) + 1
         match what:
             case "worker":
-                os.kill(self._node.supervisor()["worker_pid"], signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # the last one is not replaced yet
+                    os.kill(self._node.supervisor()["worker_pid"], signal.SIGKILL)
             case "daemon":
                 self._node.kill()
                 self._await_jobs()

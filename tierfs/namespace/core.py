@@ -158,7 +158,9 @@ class Core(Tiers):
     def object_of(self, node: Node) -> LocalObject:
         """The object that ops on `node` name; a reference when it has none yet."""
         if node.object is None:
-            obj = self.add_object(node.kind, Content.NONE, node.directory)
+            # ops on a directory may have come before the kernel knew it (again)
+            known = self.tree.objects.get(node.directory) if node.directory is not None else None
+            obj = known or self.add_object(node.kind, Content.NONE, node.directory)
             self.tree.switch_object(node, obj)
             return obj
         return node.object
