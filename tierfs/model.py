@@ -148,6 +148,9 @@ EXCHANGED = "exchanged:"
 """In `Op.fields` of RENAME, with an object id in hex: the name has that object, and gives it to the
 name that the op comes from (RENAME_EXCHANGE)."""
 
+STALE = "stale"
+"""In `Op.fields` of a torn PUT: its checkpoint is written anew since, so it counts no more."""
+
 OLDER = "older"
 """In `Op.fields` of TRASH: what is taken away is the sealed generation under the name, while the
 directory that the op is about, a newer one, stays staged. In those of RMDIR and RENAME of a staged

@@ -27,8 +27,13 @@ class Shape:
 
     def save(self, parent: Path, step: int, size: int) -> Path:
         """Write the shards, then the marker, as the framework does."""
+        (parent / self.folder(step)).mkdir()
+        return self.save_again(parent, step, size)
+
+    def save_again(self, parent: Path, step: int, size: int) -> Path:
+        """The same in a directory that is there."""
         folder = parent / self.folder(step)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         for index, shard in enumerate(self.shards):
             (folder / shard).write_bytes(bytes([step, index]) * (size // 2))
         target = folder / self.marker

@@ -32,7 +32,7 @@ from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.groups import Decision, Expect, Verdict, judge
 from tierfs.model import Kind, Op, OpKind
-from tierfs.namespace.grouping.table import Group
+from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.nodes import Node
 
 POLL_SECONDS = 0.1

@@ -23,7 +23,7 @@ from tierfs.daemon.report import OPEN_STATES, Report
 from tierfs.daemon.rooms import Rooms
 from tierfs.groups import Decision, Verdict
 from tierfs.model import ROOT, ObjectId, Op, OpKind
-from tierfs.namespace.grouping.table import Group
+from tierfs.namespace.grouping.group import Group
 from tierfs.osio.processes import ancestors
 from tierfs.writeback import FlushProgress
 from tierfs.writeback import FlushResult as Flushed

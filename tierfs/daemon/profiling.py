@@ -19,7 +19,7 @@ from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.groups import Facts, Found, Profile, Verdict, in_force, judge, rules_met
 from tierfs.model import Kind, Name, ObjectId
-from tierfs.namespace.grouping.table import Group
+from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.nodes import Node
 
 

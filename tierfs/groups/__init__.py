@@ -5,6 +5,7 @@ Pure: no I/O, no await; time is an argument.
 
 from tierfs.groups.explain import rules_met
 from tierfs.groups.facts import Decision, Expect, Facts, Found, Verdict
+from tierfs.groups.finished import Removed, is_finished, may_be_finished
 from tierfs.groups.judge import judge
 from tierfs.groups.patterns import Patterns, number_of
 from tierfs.groups.profiles import END_MARKERS, PROFILES, Profile, in_force
@@ -21,14 +22,17 @@ __all__ = [
     "Patterns",
     "Process",
     "Profile",
+    "Removed",
     "State",
     "Verdict",
     "Writers",
     "flush_may_seal",
     "followed",
     "in_force",
+    "is_finished",
     "judge",
     "listed",
+    "may_be_finished",
     "number_of",
     "rules_met",
 ]

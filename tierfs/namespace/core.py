@@ -29,6 +29,7 @@ from tierfs.journal import (
 from tierfs.local import ObjectStore
 from tierfs.model import (
     BLIND,
+    REMOVALS,
     ROOT,
     DirectoryRecord,
     Kind,
@@ -298,7 +299,7 @@ class Core(Tiers):
             op.first = op.number
         self.groups.note(op)
         for end in (op.scope, op.scope2):
-            self.groups.disturbed(end)
+            self.groups.disturbed(end, removal=kind in REMOVALS)
         obj.pending += 1
         obj.links += LINKS.get(kind, 0)
         if kind is OpKind.PUT:
@@ -419,7 +420,7 @@ class Core(Tiers):
         """
         if op.kind is OpKind.MKNOD:
             return True
-        if op.phase is Phase.PUBLISHING:
+        if op.phase is Phase.PUBLISHING or self.groups.leaving(op.scope) is not None:
             return False
         if op.phase is not Phase.QUEUED and op not in self.backlog.held_pointers():
             return False

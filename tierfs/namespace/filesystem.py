@@ -13,6 +13,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.eviction import Eviction
+from tierfs.namespace.grouping.finishing import Finishing
 from tierfs.namespace.grouping.retention import Retention
 from tierfs.namespace.grouping.sealing import Sealing
 from tierfs.namespace.grouping.survey import Survey
@@ -89,7 +90,8 @@ class FileSystem:
         self.watch = Watch(core.shared, core.calls)
         self.keeper = Keeper(core, self.lookup, self.forget)
         self.space = Space(core, self.watch)
-        self.sealing = Sealing(core, self.lookup)
+        self.sealing = Sealing(core, self.lookup, self.decisions)
+        self.finishing = Finishing(core, self.lookup, self.listings, self.sealing)
         self.retention = Retention(core, self.lookup, self.listings, self.names, self.forget)
         self.survey = Survey(core, self.lookup, self.listings, self.forget)
 

@@ -237,7 +237,7 @@ class Names:
         entry = state.entries.get(name)
         stays = entry is not None and entry.op.kind is OpKind.MKNOD
         lost = None if entry is None else core.links.replaced_by(entry.op)
-        whole = not fields and entry is None and core.groups.is_group(state, name)
+        whole = not fields and (bool(ops) or entry is None) and core.groups.is_group(state, name)
         shared_inode, obj = self._detach(state, name, node)
         if stays:
             self._uncover(state, name, shared_inode)

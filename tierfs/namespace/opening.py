@@ -9,7 +9,17 @@ from typing import NoReturn
 
 from tierfs.health import is_failure
 from tierfs.journal import SaveOp
-from tierfs.model import CleanRecord, Name, ObjectId, Op, OpKind, OpState, Phase, Signature
+from tierfs.model import (
+    STALE,
+    CleanRecord,
+    Name,
+    ObjectId,
+    Op,
+    OpKind,
+    OpState,
+    Phase,
+    Signature,
+)
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.direct import Refusal
@@ -229,7 +239,7 @@ class Opening:
         """Without reflink what was closed is superseded: its op waits for the next close."""
         obj.dirty = True
         op.state, op.first, op.mark, op.durable = OpState.OPEN, 0, None, False
-        op.fields = tuple(field for field in op.fields if field != "mode")
+        op.fields = tuple(field for field in op.fields if field not in ("mode", STALE))
         op.data_version += 1
         self._core.backlog.update(op)
         self._core.journal.post(SaveOp(op))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
-from tierfs.model import Mark, Name, ObjectId, OpKind
+from tierfs.model import ROOT, Mark, Name, ObjectId, OpKind
 from tierfs.order.classify import Klass
 from tierfs.order.item import Facts, Item, Key, rebuilds
 from tierfs.order.ranked import Ranked
@@ -33,6 +33,7 @@ class Indexes:
         commit_unlinks, stuck_unlinks: per directory, the UNLINKs of its commit names.
         rebuilders: per directory, the REOPEN or TRASH of itself.
         seals: per key, the SEALs that concern it; the object of their directory counts as one.
+            `sealing`: all of them, under the root.
         trashes: per directory, the TRASHes of what it holds; `held`: per name and object that leads
             to them, those that are held.
         pointers: per directory, the pointers that lead to it; `held_pointers`: per directory, the
@@ -61,6 +62,7 @@ class Indexes:
         self.stuck_unlinks: Ranked[ObjectId] = Ranked(_position)
         self.rebuilders: Ranked[ObjectId] = Ranked(_position)
         self.seals: Ranked[Key] = Ranked(_position)
+        self.sealing: Ranked[ObjectId] = Ranked(_position)
         self.trashes: Ranked[ObjectId] = Ranked(_position)
         self.held: Ranked[Key] = Ranked(_position)
         self.pointers: Ranked[ObjectId] = Ranked(_position)
@@ -147,6 +149,7 @@ class Indexes:
         if rebuilds(op):
             yield self.rebuilders, facts.object
         if op.kind is OpKind.SEAL:
+            yield self.sealing, ROOT
             for key in (*facts.keys, (facts.parent, b"")):
                 yield self.seals, key
         elif op.kind is OpKind.TRASH:

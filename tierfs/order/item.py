@@ -183,5 +183,7 @@ def watched_by(op: Op, placement: Placement) -> tuple[ObjectId, ...]:
     """The directories in which a mark takes `op` out of the order (R3, *stuck*)."""
     if op.kind in TAKING:
         return ()
+    if op.kind is OpKind.SEAL:
+        return (op.object,)
     own = (op.parent,) if placement.is_commit_name else ()
     return tuple(dict.fromkeys(own + (op.targets if placement.is_pointer else ())))

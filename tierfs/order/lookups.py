@@ -75,6 +75,14 @@ class Lookups:
         """The pending removals of sealed checkpoints in `parent`, held or not, oldest first."""
         return [item.op for item in self._indexes.trashes.items(parent)]
 
+    def seals_in(self, parent: ObjectId) -> list[Op]:
+        """The pending SEALs of checkpoints in `parent`, oldest first."""
+        return [item.op for item in self._indexes.seals.items((parent, b""))]
+
+    def seals(self) -> list[Op]:
+        """All pending SEALs, oldest first."""
+        return [item.op for item in self._indexes.sealing.items(ROOT)]
+
     def removals_in(self, parent: ObjectId) -> frozenset[Name]:
         """The names in `parent` of the checkpoints whose removal is pending, held or not."""
         return frozenset(op.name for op in self.trashes_in(parent))

@@ -266,8 +266,7 @@ class Actions:
                 raise Held(f"{path_of(pointer)} was replaced before, and that is held")
             place = rooms.places.place(op.parent)
             going = frozenset(
-                (one.name, Call.of(rooms.places, one, ()).inode)
-                for one in rooms.backlog.trashes_in(op.parent)
+                (one.name, Call.of(rooms.places, one, ()).inode) for one in self._removals.going(op)
             )
             look = partial(group_steps.other_sealed, self._is_group, going)
             if not await rooms.on_shared(look, rooms.shared, place):

@@ -34,6 +34,7 @@ class Removals:
         self._is_full = is_full
         self._purged: set[int] = set()
         self._named_by: dict[int, Name] = {}
+        self._newer: dict[int, set[ObjectId]] = {}
 
     def let_go(self, op: Op) -> bool:
         """Whether the removal `op` goes even if it leaves nothing whole."""
@@ -56,9 +57,20 @@ class Removals:
                 self._named_by[op.row] = name
                 raise Held(f"{os.fsdecode(name)} names it, and its next version is not committed")
 
-    def sealed(self, directory: ObjectId) -> None:
-        """A checkpoint was sealed in `directory`: the removals of others in it may go."""
-        backlog = self._rooms.backlog
+    def going(self, op: Op) -> list[Op]:
+        """The removals beside `op` of what is not to be counted on when `op` asks for another.
+
+        Not of what was sealed after `op` was issued: its own removal is held when `op` has gone.
+        """
+        newer = self._newer.get(op.row, ())
+        return [o for o in self._rooms.backlog.trashes_in(op.parent) if o.object not in newer]
+
+    def sealed(self, seal: Op) -> None:
+        """`seal` is committed: the removals of other checkpoints beside it may go."""
+        backlog, directory = self._rooms.backlog, seal.parent
+        for op in backlog.trashes_in(directory):
+            if op.number < seal.number:
+                self._newer.setdefault(op.row, set()).add(seal.object)
         for op, _ in list(backlog.held()):
             if op.parent == directory:
                 backlog.release_removal(op)
@@ -79,6 +91,7 @@ class Removals:
         """`op` is applied or dropped."""
         self._purged.discard(op.row)
         self._named_by.pop(op.row, None)
+        self._newer.pop(op.row, None)
         if not self._named_by:
             return
         ends = {(op.parent, op.name), (op.parent2, op.name2)}

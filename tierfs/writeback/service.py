@@ -352,7 +352,7 @@ class WriteBack:
         )
         self._finish(op, outcome, changes)
         if op.kind is OpKind.SEAL:
-            self.removals.sealed(op.parent)
+            self.removals.sealed(op)
         log.debug("%s #%d %s: committed", op.kind, op.number, path_of(op))
 
     def _dropped(self, op: Op, reason: str) -> None:

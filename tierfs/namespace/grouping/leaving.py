@@ -4,11 +4,17 @@ goes with the directory that holds it.
 
 from __future__ import annotations
 
+import logging
+import os
+
 from tierfs.journal import SaveOp
-from tierfs.model import OLDER, STAGED, Name, Op, OpKind
+from tierfs.model import OLDER, STAGED, Name, Op, OpKind, Phase
 from tierfs.namespace.core import Core
 from tierfs.namespace.decisions import Decisions
+from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.nodes import DirectoryState, Node
+
+log = logging.getLogger(__name__)
 
 
 def leave(core: Core, node: Node) -> tuple[tuple[str, ...], list[Op]]:
@@ -20,6 +26,10 @@ def leave(core: Core, node: Node) -> tuple[tuple[str, ...], list[Op]]:
     if node.directory is None or not core.groups.is_unsealed(node.directory):
         return (), []
     group = core.groups.get(node.directory)
+    if group is not None and group.names:
+        core.groups.last_removed[group.parent] = group.names
+        if (seal := seal_removed(core, group)) is not None:
+            return (), [seal]
     core.groups.end(node.directory)
     if group is None or group.record.older is None:
         return (STAGED,), []
@@ -29,6 +39,45 @@ def leave(core: Core, node: Node) -> tuple[tuple[str, ...], list[Op]]:
         base_inode=group.record.older, fields=(OLDER,),
     )  # fmt: skip
     return (STAGED, OLDER), [op]
+
+
+def seal_removed(core: Core, group: Group) -> Op | None:
+    """The SEAL of `group`, whose RMDIR is issued next; None: it is removed like any unsealed one.
+
+    It is sealed if it was finished when its removal began (finishing.py), and all that it held then
+    has been removed since. Ends `group`.
+    """
+    top = len(core.tree.path(group.id))
+    unlinked = {
+        b"/".join(op.path[top:]) for op in core.backlog.under(group.id) if op.kind is OpKind.UNLINK
+    }
+    whole = group.leaving and group.names is not None and group.names <= unlinked
+    if not whole or not is_in_peace(core, group) or core.backlog.seals_in(group.parent):
+        return None
+    log.info("checkpoint %s: is sealed: it was finished", os.fsdecode(group.name))
+    core.groups.end(group.id)
+    parent = core.tree.directories[group.parent]
+    obj = core.directory_object(group.id)
+    seal, _ = core.issue(OpKind.SEAL, obj, parent, group.name)
+    return seal
+
+
+def is_in_peace(core: Core, group: Group) -> bool:
+    """Whether nobody has a file in `group` open, and nothing in it has failed."""
+    return not any(op.is_open or op.mark or op.attempts for op in core.backlog.under(group.id))
+
+
+def give_up_seals(core: Core) -> None:
+    """Takes back the SEALs of removed checkpoints that something holds up: a removal must end."""
+    for seal in core.backlog.seals():
+        if core.groups.get(seal.object) is not None or seal.phase is Phase.PUBLISHING:
+            continue
+        failed = any(op.mark or op.attempts for op in core.backlog.under(seal.object))
+        if failed or core.writeback.removals.let_go(seal):
+            log.info("checkpoint %s: is not sealed: its removal must go on", os.fsdecode(seal.name))
+            for op in core.backlog.ops_of_object(seal.object):
+                if op is seal or op.kind is OpKind.TRASH:
+                    core.drop_op(op)
 
 
 async def forget_unsendable(core: Core, decisions: Decisions, state: DirectoryState) -> None:
@@ -56,6 +105,8 @@ def sealed_meanwhile(core: Core, seal: Op) -> None:
     Its removal is one in one rename, its files are not replaced one by one.
     """
     backlog = core.backlog
+    if any(op.kind is OpKind.TRASH for op in backlog.ops_of_object(seal.object)):
+        return  # it was sealed to be removed (finishing.py)
     late = [op for op in backlog.under(seal.object) if op is not seal]
     for op in late:
         core.groups.note(op)

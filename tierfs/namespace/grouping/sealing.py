@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -21,11 +22,14 @@ from tierfs.groups import (
     number_of,
 )
 from tierfs.groups import Found as FoundFile
-from tierfs.model import Kind, Name, ObjectId, Op, OpKind
+from tierfs.model import STALE, Kind, Mark, Name, ObjectId, Op, OpKind
 from tierfs.namespace.core import Core
-from tierfs.namespace.grouping.table import Group
+from tierfs.namespace.decisions import Decisions
+from tierfs.namespace.grouping.group import Group
+from tierfs.namespace.grouping.leaving import give_up_seals
 from tierfs.namespace.lookup import Lookup
 from tierfs.shared import Place
+from tierfs.writeback.failures import path_of
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +43,9 @@ RETRY_SECONDS = 5.0
 class Sealing:
     """Judges unsealed checkpoints and issues their SEALs."""
 
-    def __init__(self, core: Core, lookup: Lookup) -> None:
+    def __init__(self, core: Core, lookup: Lookup, decisions: Decisions) -> None:
         self._core = core
+        self._decisions = decisions
         self._lookup = lookup
         self._table = core.groups
         self._table.changed = self._changed
@@ -58,6 +63,7 @@ class Sealing:
             while True:
                 self._wakeup = trio.Event()
                 self._core.drop_obsolete_pointers()
+                give_up_seals(self._core)
                 now = time.monotonic()
                 for directory in [d for d, at in self._due.items() if at <= now]:
                     del self._due[directory]
@@ -101,6 +107,7 @@ class Sealing:
         """Judge `group`; False: it changed meanwhile, and its verdict is an older one."""
         if group.seal is not None:
             return True
+        await self._drop_stale(group)
         version = group.version
         try:
             facts = await self._facts(group)
@@ -120,6 +127,14 @@ class Sealing:
         elif verdict.until_seconds is not None:
             self._due[group.id] = time.monotonic() + verdict.until_seconds + 0.01
         return True
+
+    async def _drop_stale(self, group: Group) -> None:
+        """Forget what killed writers of an earlier generation left torn, and nobody wrote again."""
+        for op in list(self._core.backlog.under(group.id)):
+            if op.mark is Mark.TORN and STALE in op.fields and op in self._core.backlog:
+                log.info("%s: torn, and its checkpoint is written anew: dropped", path_of(op))
+                with contextlib.suppress(OSError):  # somebody opened it just now
+                    await self._decisions.discard(op)
 
     def _unseen(self, group: Group, error: OSError) -> Verdict:
         """Of `group`, of which nobody knows what is in it: who waits goes on waiting."""
@@ -141,12 +156,12 @@ class Sealing:
     async def _facts(self, group: Group, *, whole: bool = False) -> Facts:
         """`whole`: also the content of one that cannot be sealed now whatever is in it."""
         core = self._core
-        opened, pending, stuck = self._under_way(group)
+        opened, pending, stuck = self.under_way(group)
         content: dict[Name, FoundFile] = {}
         negative = None
         if core.places.exists(group.id) and (whole or not (opened or pending or stuck)):
             content = await self._content(group)
-            negative = await self._negative(group, content)
+            negative = await self.negative(group, content)
         newer = self._table.newer(group)
         expect = group.record.expect
         profile = self._table.patterns.profile_of(group.name)
@@ -161,10 +176,10 @@ class Sealing:
             flush=group.flushing is not None,
             writers_gone=group.flushing is not None
             and flush_may_seal(group.writers, group.flushing),
-            sibling_names=await self._sibling_names(group) if profile == "deepspeed" else None,
+            sibling_names=await self.sibling_names(group) if profile == "deepspeed" else None,
         )  # fmt: skip
 
-    def _under_way(self, group: Group) -> tuple[list[Name], list[Name], list[Name]]:
+    def under_way(self, group: Group) -> tuple[list[Name], list[Name], list[Name]]:
         """What is open, pending, and stuck in `group`."""
         backlog = self._core.backlog
         top = len(self._core.tree.path(group.id))
@@ -197,7 +212,8 @@ class Sealing:
             if each.kind is not Kind.DIRECTORY
         }  # fmt: skip
 
-    async def _negative(self, group: Group, content: Iterable[Name]) -> Name | None:
+    async def negative(self, group: Group, content: Iterable[Name]) -> Name | None:
+        """The name that says that `group`, which holds `content`, is not whole."""
         for name in content:
             if name == b".incomplete":
                 return name
@@ -208,7 +224,7 @@ class Sealing:
                 return name
         return None
 
-    async def _sibling_names(self, group: Group) -> set[Name] | None:
+    async def sibling_names(self, group: Group) -> set[Name] | None:
         """The files of the newest sealed checkpoint beside `group`."""
         core = self._core
         is_one = self._table.patterns.profile_of

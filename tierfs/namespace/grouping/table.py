@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tierfs.groups import (
     END_MARKERS,
@@ -18,16 +18,26 @@ from tierfs.groups import (
     Patterns,
     Process,
     State,
-    Verdict,
     Writers,
     listed,
 )
-from tierfs.journal import Change, DropDirectory, DropGroup, Journal, SaveDirectory, SaveGroup
+from tierfs.journal import (
+    Change,
+    DropDirectory,
+    DropGroup,
+    Journal,
+    SaveDirectory,
+    SaveGroup,
+    SaveOp,
+)
 from tierfs.model import (
+    REMOVALS,
     ROOT,
     STAGED,
+    STALE,
     GroupRecord,
     JournalSnapshot,
+    Mark,
     Name,
     ObjectId,
     Op,
@@ -36,6 +46,7 @@ from tierfs.model import (
     Reopen,
     WriterRecord,
 )
+from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.processes import Processes
 from tierfs.namespace.nodes import DirectoryState
 from tierfs.namespace.tree import Tree
@@ -49,37 +60,6 @@ LEAVERS = (OpKind.RENAME, OpKind.RMDIR)
 """What ends the life of an unsealed checkpoint as one."""
 
 
-@dataclass(slots=True, eq=False)
-class Group:
-    """An unsealed checkpoint that this member writes in.
-
-    Attributes:
-        record: what the journal knows of it; its id is the directory id.
-        parent, name: its place in the mount.
-        writers: who made it, or wrote in it.
-        seal: the SEAL that is pending.
-        version: counts what may change the answer to "is it whole"; who awaited compares it.
-        touched: monotonic time of the last of these changes.
-        verdict: the last answer, None before the first.
-        flushing: `tierfs flush --wait` asks for its seal on behalf of these processes.
-    """
-
-    record: GroupRecord
-    parent: ObjectId
-    name: Name
-    writers: Writers = field(default_factory=Writers)
-    seal: Op | None = None
-    version: int = 0
-    touched: float = 0.0
-    verdict: Verdict | None = None
-    flushing: frozenset[int] | None = None
-
-    @property
-    def id(self) -> ObjectId:
-        """Its directory id."""
-        return self.record.id
-
-
 class GroupTable:
     """Unsealed checkpoints by directory id.
 
@@ -90,6 +70,8 @@ class GroupTable:
         drop_seal: takes a SEAL back that is not under way.
         reopen: issues a REOPEN.
         sealed: called with the directory in which a checkpoint was sealed.
+        last_removed: by parent, the files of the unsealed checkpoint that was last removed there by
+            one who wrote it.
     """
 
     def __init__(
@@ -108,6 +90,7 @@ class GroupTable:
         self.drop_seal: Callable[[Op], object] = lambda op: None
         self.reopen: Callable[[ObjectId, Reopen], None]
         self.sealed: Callable[[ObjectId], None] = lambda directory: None
+        self.last_removed: dict[ObjectId, frozenset[Name]] = {}
         self._groups: dict[ObjectId, Group] = {}
 
     def __iter__(self) -> Iterator[Group]:
@@ -132,7 +115,8 @@ class GroupTable:
         if not self._is_staged(directory):
             return False
         # one that is being renamed or removed is none any more in the mount
-        return not any(STAGED in op.fields for op in self._backlog.ops_of_object(directory)
+        return not any(STAGED in op.fields or op.kind is OpKind.RMDIR
+                       for op in self._backlog.ops_of_object(directory)
                        if op.kind in LEAVERS)  # fmt: skip
 
     def _is_staged(self, directory: ObjectId) -> bool:
@@ -155,6 +139,13 @@ class GroupTable:
         ends = (op.scope, op.scope2) if op.scope2 else (op.scope,)
         op.unsealed = all(self.unsealed_in(scope) is not None for scope in ends)
         op.group = self.sealed_in(op.scope)
+        if op.kind in REMOVALS and (leaving := self.leaving(op.scope)) is not None:
+            op.unsealed, op.group = False, leaving.id
+
+    def leaving(self, scope: Iterable[ObjectId]) -> Group | None:
+        """The finished checkpoint among `scope` that is being removed (finishing.py)."""
+        group = self._groups.get(self.unsealed_in(scope) or ROOT)
+        return group if group is not None and group.leaving else None
 
     def around(self, directory: ObjectId) -> tuple[ObjectId, ...]:
         """What a pointer to `directory` leads to: it, and the unsealed checkpoint it lies in."""
@@ -215,7 +206,7 @@ class GroupTable:
         """`process` makes the checkpoint `directory`, in the tree as `name` in `state`."""
         group = self._enlist(GroupRecord(directory, self._journal.next_number()))
         assert (group.parent, group.name) == (state.id, name)
-        group.writers.made(self._follow(process))
+        group.writers.made(self.follow(process))
         self._save(group)
 
     def replace_in(self, scope: tuple[ObjectId, ...], process: int = 0) -> None:
@@ -236,7 +227,7 @@ class GroupTable:
             self.note(op)
             self._backlog.update(op)
         if process:
-            group.writers.wrote(self._follow(process))
+            group.writers.wrote(self.follow(process))
             self._save(group)
 
     def edit(self, sealed: ObjectId) -> bool:
@@ -275,7 +266,7 @@ class GroupTable:
         elif again:
             group.writers = Writers()
             group.record = replace(group.record, expect=None)
-        who = self._follow(process)
+        who = self.follow(process)
         known = group.writers.who_wrote() if wrote else group.writers.processes()
         if who not in known:
             if wrote:
@@ -285,11 +276,12 @@ class GroupTable:
             self._save(group)
         if again:
             self.reopen(found, Reopen.UNLISTED)
+            self._give_up_torn(group)
 
     def closed(self, directory: ObjectId, process: int) -> None:
         """`process` closed a file that it wrote in `directory`."""
         group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
-        who = self._follow(process)
+        who = self.follow(process)
         if group is None or who in group.writers.who_closed():
             return
         group.writers.closed(who)
@@ -305,11 +297,15 @@ class GroupTable:
             group.version += 1
             self.changed(group)
 
-    def disturbed(self, scope: tuple[ObjectId, ...]) -> None:
-        """An op is issued in the last directory of `scope`."""
+    def disturbed(self, scope: tuple[ObjectId, ...], *, removal: bool = False) -> None:
+        """An op is issued in the last directory of `scope`: a `removal`, or another."""
         group = self._groups.get(self.unsealed_in(scope) or ROOT)
         if group is None:
             return
+        if not removal:
+            group.names, leaving, group.leaving = None, group.leaving, False
+            if leaving:
+                self.note_again(group)
         group.version += 1
         group.touched = time.monotonic()
         group.verdict = None
@@ -317,6 +313,12 @@ class GroupTable:
             seal, group.seal = group.seal, None
             self.drop_seal(seal)
         self.changed(group)
+
+    def note_again(self, group: Group) -> None:
+        """What is pending in `group` counts as in a sealed checkpoint now, or no more."""
+        for op in list(self._backlog.under(group.id)):
+            self.note(op)
+            self._backlog.sealed_around(op)
 
     def adopt(self, directory: ObjectId) -> Group | None:
         """The unsealed checkpoint `directory`, also if nobody here ever wrote in it; else None."""
@@ -372,6 +374,14 @@ class GroupTable:
         if known is not None and state is not None and state.unsealed.get(known.name) == directory:
             del state.unsealed[known.name]
 
+    def _give_up_torn(self, group: Group) -> None:
+        """`group` is written anew: what its dead writers left torn in it counts no more."""
+        for op in list(self._backlog.under(group.id)):
+            if op.mark is Mark.TORN and STALE not in op.fields:
+                op.fields = (*op.fields, STALE)
+                self._journal.post(SaveOp(op))
+        self.changed(group)
+
     def _is_abandoned(self, group: Group) -> bool:
         killed = bool(group.writers.processes(State.KILLED))
         return killed and not self.listed(group.id)
@@ -404,7 +414,8 @@ class GroupTable:
         if each.process and self.processes.follow(each.process) != each.started:
             group.writers.ended(process, killed=each.state != State.EXITED.value)
 
-    def _follow(self, process: int) -> Process:
+    def follow(self, process: int) -> Process:
+        """The process `process`, followed from now on."""
         return Process(process, self.processes.follow(process)) if process else UNKNOWN
 
     def _save(self, group: Group) -> None:
