@@ -148,10 +148,11 @@ class Campaign:
         for name in list(self._trials):
             self._end(name)
         result = self._node.flush(timeout=60)
-        told = {each["path"]: each for each in result.json.get("stuck", [])}
-        torn = all(each.get("state") == "torn" for each in told.values())
-        if result.code not in (0, 6) and not (result.code == 3 and torn):
-            self.wrong.append(f"flush: {result.code}: {told or result.json}")
+        if result.code not in (0, 3, 6):
+            self.wrong.append(f"flush: {result.code}: {result.json}")
+        # what dead jobs left torn, and no job has come to since
+        left = [each for each in self._node.status()["stuck"] if each["state"] != "torn"]
+        self.wrong += [f"flush: {each}" for each in left]
         return self._node
 
     def take_over(self) -> Node:
