@@ -202,18 +202,7 @@ def test_safetensors_renames_before_it_closes(slow_node: Node, slow_tier: LoopDe
     assert sorted(os.listdir(sealed)) == ["model.safetensors", TRAINER.marker]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            "pretrained",
-            marks=pytest.mark.xfail(
-                strict=False, reason="known fault: outside checkpoints a flush sends removals first"
-            ),
-        ),
-        "checkpoint-6",
-    ],
-)
+@pytest.mark.parametrize("name", ["pretrained", "checkpoint-6"])
 def test_saved_again_with_fewer_shards(slow_node: Node, slow_tier: LoopDevice, name: str) -> None:
     """save_pretrained unlinks stale shards before the new index is there."""
     folder = slow_node.mount / name

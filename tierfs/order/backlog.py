@@ -41,7 +41,7 @@ class Backlog(Lookups):
         self._rules = Rules(self._indexes, self._settings.small_bytes)
         self._dependents = Dependents(self._indexes)
         self._hopeless = Hopeless(self._dependents)
-        self._holds = Holds(self._settings)
+        self._holds = Holds(self._settings, lambda d: self._indexes.opened.first(d) is not None)
         self._ready = Ready()
         self._removals = HeldRemovals(self._indexes)
         self._items = {}
@@ -101,6 +101,7 @@ class Backlog(Lookups):
         item.flushed, item.lingering = None, False
         self._holds.begin(item)
         self.update(op)
+        self._retract(item)
 
     def retarget(
         self,
@@ -126,6 +127,7 @@ class Backlog(Lookups):
         self.update(op)
         self._holds.begin(item)
         self._end_temporary_holds(item)
+        self._retract(item)
 
     def update(self, op: Op) -> None:
         """Any field of `op` changed: state, mark, phase, size, object, targets."""

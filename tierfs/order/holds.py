@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tierfs.model import REMOVALS, ObjectId, OpKind, OpState
@@ -16,7 +16,7 @@ from tierfs.order.settings import OrderSettings
 
 @dataclass(slots=True)
 class _Removal:
-    """Unlinks pending in one checkpoint directory, and when the last of them came."""
+    """Unlinks pending in one checkpoint directory, and when it last changed."""
 
     pending: int = 0
     last: float = 0.0
@@ -29,8 +29,12 @@ class Holds:
     update) are followed at once by one that has it.
     """
 
-    def __init__(self, settings: OrderSettings) -> None:
+    def __init__(
+        self, settings: OrderSettings, is_written: Callable[[ObjectId], bool] = lambda _: False
+    ) -> None:
+        """`is_written`: whether a file in a directory is open for writing."""
         self._settings = settings
+        self._is_written = is_written
         self._fresh: dict[Item, None] = {}
         self._held: dict[Item, None] = {}
         self._timers: list[tuple[float, int, Item]] = []
@@ -88,8 +92,12 @@ class Holds:
         last = max(since, self._removals[root].last)
         if item.op.group is not None:
             return _hold(Reason.SETTLE, last + self._settings.group_settle, now)
-        settled = last + self._settings.unlink_settle
-        return _hold(Reason.SETTLE, min(settled, since + self._settings.unlink_settle_limit), now)
+        if self._is_written(root):
+            settled, limit = now + self._settings.unlink_settle, self._settings.unlink_open_limit
+        else:
+            settled = last + self._settings.unlink_settle
+            limit = self._settings.unlink_settle_limit
+        return _hold(Reason.SETTLE, min(settled, since + limit), now)
 
     def tick(self, now: float) -> Iterator[Item]:
         """Start the clocks of what came since the last call; then all whose time has come."""
@@ -125,8 +133,10 @@ class Holds:
         if item.since is None:
             item.since = now
             root = self._roots.get(item)
-            if root is not None:
-                self._removals[root].last = now
+            changed = item.facts.directories if root is None else (root,)
+            for directory in changed:
+                if directory in self._removals:
+                    self._removals[directory].last = now
         if item.op.state is OpState.CLOSED and item.flushed is None:
             item.flushed = now
             self.watch(item, now + self._settings.linger)

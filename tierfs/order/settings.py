@@ -10,8 +10,9 @@ class OrderSettings:
     """Times in seconds, sizes in bytes.
 
     Attributes:
-        unlink_settle: an UNLINK in a checkpoint is held until no other came for this long.
-        unlink_settle_limit: and at most this long, however many others come.
+        unlink_settle: an UNLINK in a checkpoint is held until nothing came there for this long.
+        unlink_settle_limit: and at most this long, however much comes.
+        unlink_open_limit: the same while a file is open for writing there: a new marker may follow.
         group_settle: and in a sealed checkpoint until no other came for this long, without limit.
         temporary_hold: a file under a temporary name is not sent for this long.
         linger: a FLUSH with no RELEASE for this long was no close; the file counts as open.
@@ -20,6 +21,7 @@ class OrderSettings:
 
     unlink_settle: float = 2.0
     unlink_settle_limit: float = 20.0
+    unlink_open_limit: float = 600.0
     group_settle: float = 30.0
     temporary_hold: float = 30.0
     linger: float = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.order.tree import Tree
-from tierfs.model import Op
+from tierfs.model import Op, OpState, Phase
 from tierfs.order import Backlog, Reason
 
 NOW = 1000.0
@@ -20,6 +20,10 @@ def sent(tree: Tree, now: float = NOW) -> list[Op]:
     """What goes at `now`, one after the other."""
     ops = []
     while (op := tree.backlog.take(now)) is not None:
+        if op.kind == "put" and op.phase is Phase.QUEUED:
+            op.phase = Phase.STAGED
+            tree.backlog.done_with(op)
+            continue
         tree.backlog.remove(op)
         ops.append(op)
     return ops
@@ -158,11 +162,49 @@ def test_a_hard_linked_shard_is_moved_with_its_other_name(tree: Tree) -> None:
     assert sent(tree) == [marker, *ops]
 
 
-def test_an_overwrite_of_a_removed_name_waits_for_the_removal(tree: Tree) -> None:
+def saved_again(tree: Tree) -> tuple[Op, Op, Op]:
     """save_pretrained into the same folder: old shards go, new ones come, the index last."""
+    tree.backlog.note_commit_names(tree.directory("m"))
     old = tree.unlink("m/model-2.safetensors")
     new = tree.put("m/model-1.safetensors", overwrites=True)
     index = tree.put("m/model.safetensors.index.json", size=99, overwrites=True)
-    for op in (old, new, index):
-        assert tree.backlog.may_publish(op, NOW) is None
-        tree.backlog.remove(op)
+    return old, new, index
+
+
+def test_what_an_old_index_names_goes_when_the_new_one_is_there(tree: Tree) -> None:
+    old, new, index = saved_again(tree)
+    assert sent(tree) == [new, index, old]
+
+
+def test_a_new_index_does_not_let_anything_wait(tree: Tree) -> None:
+    """Nothing named what was removed before it: it comes after that, as after all else."""
+    old = tree.unlink("m/model-2.safetensors")
+    index = tree.put("m/model.safetensors.index.json", size=99)
+    assert sent(tree) == [old, index]
+
+
+def test_a_name_that_is_needed_again_is_removed_where_it_was(tree: Tree) -> None:
+    old = tree.unlink("m/model-1.safetensors")
+    again = tree.put("m/model-1.safetensors")
+    index = tree.put("m/model.safetensors.index.json", size=99, overwrites=True)
+    assert sent(tree) == [old, again, index]
+
+
+def test_an_index_that_is_flushed_again_takes_them_along(tree: Tree) -> None:
+    old, new, index = saved_again(tree)
+    more = tree.unlink("m/model-3.safetensors")
+    tree.backlog.renumber(index, next(tree.numbers))
+    assert sent(tree) == [new, index, old, more]
+
+
+def test_unlinks_beside_a_file_that_is_written_wait_for_a_new_index(tree: Tree) -> None:
+    """The shards of a large model take their time, and the index comes after them."""
+    tree.backlog.note_commit_names(tree.directory("m"))
+    old = tree.unlink("m/model-2.safetensors")
+    shard = tree.put("m/model-1.safetensors", state=OpState.OPEN)
+    for now in (NOW, NOW + 10, NOW + 100, NOW + 599):
+        assert tree.backlog.take(now) is None
+    shard.state = OpState.PENDING
+    tree.backlog.renumber(shard, next(tree.numbers))
+    index = tree.put("m/model.safetensors.index.json", size=99, overwrites=True)
+    assert sent(tree, NOW + 599.5) == [shard, index, old]
