@@ -63,8 +63,9 @@ def seal_removed(core: Core, group: Group) -> Op | None:
 
 
 def is_in_peace(core: Core, group: Group) -> bool:
-    """Whether nobody has a file in `group` open, and nothing in it has failed."""
-    return not any(op.is_open or op.mark or op.attempts for op in core.backlog.under(group.id))
+    """Whether nobody has a file but logs in `group` open, and nothing in it has failed."""
+    pending = [op for op in core.backlog.under(group.id) if not op.log]
+    return not any(op.is_open or op.mark or op.attempts for op in pending)
 
 
 def give_up_seals(core: Core) -> None:
@@ -72,7 +73,8 @@ def give_up_seals(core: Core) -> None:
     for seal in core.backlog.seals():
         if core.groups.get(seal.object) is not None or seal.phase is Phase.PUBLISHING:
             continue
-        failed = any(op.mark or op.attempts for op in core.backlog.under(seal.object))
+        pending = [op for op in core.backlog.under(seal.object) if op is not seal and not op.log]
+        failed = any(op.mark or op.attempts for op in pending)
         if failed or core.writeback.removals.let_go(seal):
             log.info("checkpoint %s: is not sealed: its removal must go on", os.fsdecode(seal.name))
             for op in core.backlog.ops_of_object(seal.object):
