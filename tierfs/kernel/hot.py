@@ -119,12 +119,14 @@ class Hot:
                 await self._fs.flush(files.handle(bodies.handle_of(message)), request.pid)
             case Opcode.RELEASE:
                 await files.release(files.handle(bodies.handle_of(message)))
-            case Opcode.UNLINK | Opcode.RMDIR:
-                names = self._fs.names
-                remove = names.unlink if request.opcode == Opcode.UNLINK else names.rmdir
+            case Opcode.UNLINK:
                 with carrying_out(naming):
                     state = self._fs.tree.directory(request.nodeid)
-                    await remove(state, bodies.name_at(message))
+                    await self._fs.unlink(state, bodies.name_at(message), request.pid)
+            case Opcode.RMDIR:
+                with carrying_out(naming):
+                    state = self._fs.tree.directory(request.nodeid)
+                    await self._fs.names.rmdir(state, bodies.name_at(message))
             case Opcode.OPENDIR:
                 return self._directories.open(request)
             case Opcode.READDIRPLUS:

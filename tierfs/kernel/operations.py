@@ -95,8 +95,7 @@ class Operations(pyfuse3.Operations):
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         with self._carrying(Opcode.UNLINK, parent_inode, name):
             state = self._fs.tree.directory(parent_inode)
-            await self._fs.finishing.before_removal(state, process_of(ctx.pid))
-            await self._fs.names.unlink(state, name)
+            await self._fs.unlink(state, name, ctx.pid)
 
     @handler
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:

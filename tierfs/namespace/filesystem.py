@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from tierfs.model import JournalSnapshot, Op, OpKind, OpState
+from tierfs.model import JournalSnapshot, Name, Op, OpKind, OpState
 from tierfs.namespace.backpressure import Backpressure
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
@@ -22,7 +22,7 @@ from tierfs.namespace.known import Known
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.longopen import LongOpen
 from tierfs.namespace.lookup import Lookup
-from tierfs.namespace.nodes import Handle
+from tierfs.namespace.nodes import DirectoryState, Handle
 from tierfs.namespace.opening import Opening
 from tierfs.namespace.outage.keeper import Keeper
 from tierfs.namespace.outage.watch import Watch
@@ -150,6 +150,11 @@ class FileSystem:
         op = handle.object.put if handle.writable and handle.object is not None else None
         if op is not None and op.state is OpState.CLOSED and self.backpressure.limited:
             await self.backpressure.wait(op, thread)
+
+    async def unlink(self, state: DirectoryState, name: Name, process: int) -> None:
+        """Removes a name, for the process or thread `process`; open handles go on."""
+        await self.finishing.before_removal(state, process)
+        await self.names.unlink(state, name)
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel forgot a node."""

@@ -25,6 +25,7 @@ from tierfs.namespace.grouping.sealing import Sealing
 from tierfs.namespace.listing import Listings
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import DirectoryState
+from tierfs.osio.processes import process_of
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Finishing:
         self._sealing = sealing
 
     async def before_removal(self, state: DirectoryState, process: int) -> None:
-        """`process` is about to unlink something in `state`."""
+        """`process`, or its thread of that id, is about to unlink something in `state`."""
         groups = self._core.groups
         inside = groups.unsealed_in(self._core.tree.scope(state.id)) if process else None
         group = None if inside is None else groups.get(inside)
@@ -49,7 +50,7 @@ class Finishing:
             return  # its removal has begun
         group.names = frozenset()
         if is_in_peace(self._core, group):
-            await self._begin(group, process)
+            await self._begin(group, process_of(process))
 
     async def _begin(self, group: Group, process: int) -> None:
         groups, touched = self._core.groups, group.touched
