@@ -70,6 +70,8 @@ def _tier(tier: dict[str, Any]) -> str:
 
 def _capacity(c: dict[str, Any]) -> str:
     kept = f"{c['clean_files']} local copies, {format_size(c['clean_bytes'])}"
+    if c["pinned_files"]:
+        kept += f" ({c['pinned_files']} files pinned, {format_size(c['pinned_bytes'])})"
     gone = f"{c['evicted_files']} evicted, {format_size(c['evicted_bytes'])}"
     parts = [kept, gone]
     if c["waiting_writes"]:

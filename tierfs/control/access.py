@@ -11,12 +11,15 @@ itself (capabilities(7), "Effect of user ID changes").
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import platform
+import stat
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import trio
@@ -29,6 +32,16 @@ _SYSCALLS = {
     "aarch64": (159, 151, 152),
 }
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A file or directory of the mount that a caller may read; `inode` is its number there."""
+
+    path: str
+    inode: int
+    size: int
+    is_directory: bool
 
 
 class _HasPath(Protocol):
@@ -82,6 +95,49 @@ async def opened_to_change(path: str, peer: Peer, limiter: trio.CapacityLimiter)
         OSError: ENOENT, ENOTDIR, EACCES, as the caller would get them.
     """
     return await trio.to_thread.run_sync(_open_to_change, path, peer, limiter=limiter)
+
+
+async def below(
+    paths: Iterable[str], peer: Peer, limiter: trio.CapacityLimiter
+) -> tuple[list[Reached], list[str]]:
+    """The files and directories at and below `paths`, and which the caller may not read.
+
+    Symbolic links are not followed. Neither are directories that may not be listed: they are
+    among those that may not be read.
+
+    Raises:
+        OSError: of one of `paths` itself, as the caller would get it.
+    """
+    return await trio.to_thread.run_sync(
+        _below, tuple(paths), peer, limiter=limiter, abandon_on_cancel=True
+    )
+
+
+def _below(paths: tuple[str, ...], peer: Peer) -> tuple[list[Reached], list[str]]:
+    reached: list[Reached] = []
+    denied: list[str] = []
+
+    def look(path: str, st: os.stat_result) -> None:
+        is_directory = stat.S_ISDIR(st.st_mode)
+        if not is_directory and not stat.S_ISREG(st.st_mode):
+            return
+        wanted = os.R_OK | (os.X_OK if is_directory else 0)
+        if not os.access(path, wanted, effective_ids=True):
+            denied.append(path)
+            return
+        reached.append(Reached(path, st.st_ino, st.st_size, is_directory))
+        if is_directory:
+            for name in sorted(os.listdir(path)):
+                inside = os.path.join(path, name)
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    look(inside, os.lstat(inside))
+
+    def ask() -> None:
+        for path in paths:
+            look(path, os.lstat(path))
+
+    _as_peer(peer, ask)
+    return reached, denied
 
 
 def _open_to_change(path: str, peer: Peer) -> tuple[int, int]:

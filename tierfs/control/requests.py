@@ -138,6 +138,41 @@ class Purge(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Warm(Request):
+    """Make local copies of the committed files at and below `paths`. → KeptResult
+
+    Refused if they do not fit. Progress events come before the answer; exit code 1 if a file
+    failed. For who may read the files.
+    """
+
+    command = "warm"
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin(Request):
+    """As Warm, and what is there, and committed below later, is not evicted. → KeptResult
+
+    With `remove` it may be evicted again.
+    """
+
+    command = "pin"
+    paths: tuple[str, ...]
+    remove: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict(Request):
+    """Remove the local copies of the committed files at and below `paths`. → KeptResult
+
+    `left` names those that stay: open, mapped, pinned or not committed. For who may read them.
+    """
+
+    command = "evict"
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(Request):
     """What is known and thought of the checkpoint `path`. → ProfileResult"""
 
@@ -166,7 +201,7 @@ class Set(Request):
 
 _KINDS = (
     Flush, Umount, Status, List, Locate, Accept, Discard,
-    Checkpoints, Settled, Commit, Purge, Profile, Policy, Set,
+    Checkpoints, Settled, Commit, Purge, Profile, Policy, Set, Warm, Pin, Evict,
 )  # fmt: skip
 
 REQUESTS: MappingProxyType[str, type[Request]] = MappingProxyType(

@@ -167,6 +167,7 @@ class Capacity:
 
     Attributes:
         clean_files, clean_bytes: local copies of committed files: they can go at any time.
+        pinned_files, pinned_bytes: files that are pinned, and what they take here.
         evicted_files, evicted_bytes: that went since the daemon started.
         reserve_bytes: kept for small files.
         promised_bytes: what open files that the kernel writes by itself are expected to take yet.
@@ -176,6 +177,8 @@ class Capacity:
 
     clean_files: int
     clean_bytes: int
+    pinned_files: int
+    pinned_bytes: int
     evicted_files: int
     evicted_bytes: int
     reserve_bytes: int
@@ -393,6 +396,22 @@ class PurgeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptResult:
+    """What Warm, Pin or Evict did.
+
+    Attributes:
+        files, bytes: copied, pinned, not pinned any more, or evicted now.
+        already: files that were so before.
+        left: those with which it was not done, and why.
+    """
+
+    files: int
+    bytes: int
+    already: int = 0
+    left: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
     """What one file of a checkpoint counts for; `path` is absolute."""
 
@@ -465,5 +484,6 @@ class PolicyResult:
 
 Result = (
     FlushResult | StatusResult | ListResult | LocateResult | Decided | CheckpointsResult
-    | SettledResult | CommitResult | PurgeResult | ProfileResult | SetResult | PolicyResult
+    | SettledResult | CommitResult | PurgeResult | KeptResult | ProfileResult | SetResult
+    | PolicyResult
 )  # fmt: skip

@@ -33,6 +33,7 @@ from tierfs.control.server import Handler, Peer, Send
 from tierfs.daemon.checkpoints import CheckpointReport
 from tierfs.daemon.committing import CheckpointHandlers
 from tierfs.daemon.flushing import Flushing
+from tierfs.daemon.keeping import Keeping
 from tierfs.daemon.live import Live
 from tierfs.daemon.mounting import umount
 from tierfs.daemon.policy import PolicyHandler
@@ -63,6 +64,7 @@ class Handlers:
         self._checkpoints = CheckpointReport(rooms, self._report, self._access)
         self._groups = CheckpointHandlers(rooms, self._report, self._checkpoints, self._access)
         self._profiling = Profiling(rooms, self._report, self._access)
+        self._keeping = Keeping(rooms, self._report, self._access)
         self._live = Live(rooms)
         self._policy = PolicyHandler(rooms, self._report)
 
@@ -72,7 +74,7 @@ class Handlers:
             "flush": self.flush, "umount": self.umount, "status": self.status, "ls": self.ls,
             "locate": self.locate, "accept": self.accept, "discard": self.discard,
             "profile": self._profiling.profile, "set": self._live.set,
-            "policy": self._policy.policy, **self._groups.table(),
+            "policy": self._policy.policy, **self._groups.table(), **self._keeping.table(),
         }  # fmt: skip
 
     # -- flush and umount ------------------------------------------------------------------------

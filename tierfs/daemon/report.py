@@ -114,6 +114,7 @@ class Report:
         files, bytes_ = await core.journal.clean_totals()
         return Capacity(
             clean_files=files, clean_bytes=bytes_,
+            pinned_files=len(core.pins), pinned_bytes=core.pins.bytes,
             evicted_files=fs.eviction.evicted_files, evicted_bytes=fs.eviction.evicted_bytes,
             reserve_bytes=core.store.reserve.held, promised_bytes=core.promises.rest,
             waiting_writes=len(fs.room.waiters), waiting_closes=len(fs.backpressure.waiters),

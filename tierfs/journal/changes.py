@@ -93,6 +93,21 @@ class TouchClean:
 
 
 @dataclass(frozen=True, slots=True)
+class SavePin:
+    """The shared file or directory `inode` is pinned."""
+
+    inode: int
+    directory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropPin:
+    """It is not any more."""
+
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveRequest:
     """The kernel's request `unique` is carried out by what is posted with it.
 
@@ -121,6 +136,8 @@ Change = (
     | SaveClean
     | DropClean
     | TouchClean
+    | SavePin
+    | DropPin
     | SaveRequest
     | DropRequests
 )

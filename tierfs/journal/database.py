@@ -102,6 +102,11 @@ class Database:
         count, size = self.connection.execute("SELECT count, bytes FROM clean_total").fetchone()
         return count, size
 
+    def pins(self) -> list[tuple[int, bool, int]]:
+        """What is pinned: inode, whether it is a directory, bytes of the local copy."""
+        found = self.connection.execute(rows.SELECT_PINS)
+        return [(rows.unsigned(row[0]), bool(row[1]), row[2]) for row in found]
+
     def requests(self) -> set[int]:
         """The requests that were carried out and not answered."""
         found = self.connection.execute("SELECT request_unique FROM request")

@@ -176,6 +176,10 @@ class Journal:
         """As :meth:`clean_copy`, for the time before the trio thread serves. Blocks."""
         return self._writer.call(lambda database: database.clean_copy(inode)).result()
 
+    def pins(self) -> list[tuple[int, bool, int]]:
+        """What is pinned: shared inode, whether a directory, bytes of its local copy. Blocks."""
+        return self._writer.call(Database.pins).result()
+
     def requests(self) -> set[int]:
         """The kernel's requests of the present mount that were carried out and not answered."""
         return self._writer.call(Database.requests).result()

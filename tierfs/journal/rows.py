@@ -46,6 +46,11 @@ SELECT_GROUPS = f"SELECT {_GROUP_COLUMNS} FROM checkpoint"
 SELECT_CLEAN = f"SELECT {_CLEAN_COLUMNS} FROM clean WHERE inode = ?"
 SELECT_VICTIMS = f"SELECT {_CLEAN_COLUMNS} FROM clean ORDER BY used_ns LIMIT ?"
 
+SELECT_PINS = (
+    "SELECT pin.inode, pin.directory, coalesce(clean.bytes, 0)"
+    " FROM pin LEFT JOIN clean ON clean.inode = pin.inode"
+)
+
 
 def _replace(table: str, columns: str) -> str:
     marks = ", ".join("?" * len(columns.split(",")))
@@ -189,6 +194,11 @@ _ENCODERS: dict[type, Callable[[Any], Statement]] = {
         "UPDATE clean SET used_ns = ? WHERE inode = ?",
         (c.used_ns, _stored(c.inode)),
     ),
+    changes.SavePin: lambda c: (
+        "INSERT OR REPLACE INTO pin VALUES (?, ?)",
+        (_stored(c.inode), int(c.directory)),
+    ),
+    changes.DropPin: lambda c: ("DELETE FROM pin WHERE inode = ?", (_stored(c.inode),)),
     changes.SaveRequest: lambda c: (
         "INSERT OR IGNORE INTO request VALUES (?)",
         (_stored(c.unique),),

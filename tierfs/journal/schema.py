@@ -101,7 +101,7 @@ END;
 """
 
 LATER_TABLES = """
--- Unsealed checkpoints that this member wrote in. Made at every open, like the next table: a
+-- Unsealed checkpoints that this member wrote in. Made at every open, like the next tables: a
 -- journal of an earlier version has them not.
 CREATE TABLE IF NOT EXISTS checkpoint (
     id      INTEGER PRIMARY KEY, -- its directory id
@@ -109,6 +109,13 @@ CREATE TABLE IF NOT EXISTS checkpoint (
     expect  INTEGER,             -- files that `tierfs commit` asked for; -1: any; NULL: not asked
     older   INTEGER,             -- inode of the sealed generation under its name; NULL: none
     writers TEXT NOT NULL        -- JSON: [[process, start time, state, wrote, closed], ...]
+);
+
+-- Shared files and directories that are pinned: the local copies of the files, and of what is
+-- committed below the directories, are not evicted.
+CREATE TABLE IF NOT EXISTS pin (
+    inode     INTEGER PRIMARY KEY, -- on the shared tier
+    directory INTEGER NOT NULL     -- 0 or 1
 );
 
 -- Requests of the kernel that are carried out and perhaps not answered yet, of the present mount.

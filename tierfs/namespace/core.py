@@ -52,6 +52,7 @@ from tierfs.namespace.memory import Memory
 from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.namespace.outage.announced import Announced
 from tierfs.namespace.outage.calls import SharedCalls
+from tierfs.namespace.pins import Pins
 from tierfs.namespace.requests import current
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.namespace.signal import Signal
@@ -132,6 +133,7 @@ class Core(Tiers):
         self.promises = Promises(settings.reserve)
         self.expected = Expectations(settings.expect_bytes)
         self.freed = Signal()
+        self.pins = Pins(journal)
         self.with_room: WithRoom = without_room
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
         self.links = Links()

@@ -63,7 +63,7 @@ class Eviction:
         usage = await self._look()
         reserve = core.store.reserve
         kept = reserve_bytes(core.settings.small_reserve, usage.total)
-        missing = to_evict(usage, self._marks, core.promises.wanted + max(0, kept - reserve.held))
+        missing = to_evict(usage, self.marks, core.promises.wanted + max(0, kept - reserve.held))
         if missing:
             await self._evict(missing)
         if kept != reserve.held:
@@ -73,19 +73,28 @@ class Eviction:
     async def make(self, wanted: int) -> int:
         """Evicts for `wanted` bytes that did not fit; bytes that went, 0: nothing could go."""
         usage = await self._look()
-        return await self._evict(max(wanted, to_evict(usage, self._marks)))
+        return await self._evict(max(wanted, to_evict(usage, self.marks)))
 
     @property
-    def _marks(self) -> Marks:
+    def marks(self) -> Marks:
+        """Those of the settings."""
         settings = self._core.settings  # may change while mounted
         return Marks(settings.watermark, settings.watermark_low)
+
+    async def drop_idle(self, records: list[CleanRecord]) -> list[CleanRecord]:
+        """Drops those of `records` that nobody uses or has pinned; returns the others."""
+        spared = []
+        async with self._busy:
+            for start in range(0, len(records), VICTIMS):
+                spared += await self._drop_unused(records[start : start + VICTIMS])
+        return spared
 
     async def _look(self) -> Usage:
         core = self._core
         usage = Usage(*await core.local(core.store.usage))
         _, evictable = await core.journal.clean_totals()
         sizes = self._sizes(core.promises.numbers())
-        core.promises.looked(usage, evictable, sizes, core.settings.reserve)
+        core.promises.looked(usage, evictable - core.pins.bytes, sizes, core.settings.reserve)
         core.expected.otherwise = core.settings.expect_bytes
         return usage
 
@@ -98,30 +107,44 @@ class Eviction:
                 left -= len(records)
                 if not records:
                     break
-                done += await self._drop_idle(records, missing - done)
+                done += await self._drop_some(records, missing - done)
             return done
 
-    async def _drop_idle(self, records: list[CleanRecord], missing: int) -> int:
+    async def _drop_some(self, records: list[CleanRecord], missing: int) -> int:
         """Drops of `records`, in this order, what nobody uses, for `missing` bytes.
 
-        The others are in use, which makes them the most recently used.
+        The others become the most recently used: those in use are, and those that are pinned
+        are not looked at again so soon.
         """
-        core = self._core
-        bytes_, taken, spared = 0, list[CleanRecord](), list[CleanRecord]()
+        count = total = 0
         for record in records:
-            if bytes_ >= missing:
+            if total >= missing:
                 break
-            (spared if record.object in core.tree.objects else taken).append(record)
-            if record.object not in core.tree.objects:
-                bytes_ += max(1, record.bytes)
-        idle = await core.local(idle_objects, core.store, [record.object for record in taken])
-        going = [r for r in taken if r.object in idle and r.object not in core.tree.objects]
-        spared += [record for record in taken if record not in going]
-        self.in_use += sum(record.bytes for record in spared)
+            count += 1
+            total += max(1, record.bytes) if self._may_go(record) else 0
+        tried = records[:count]
+        spared = await self._drop_unused(tried)
+        pinned = self._core.pins.is_pinned
+        self.in_use += sum(r.bytes for r in spared if not pinned(r.signature.inode))
         now = time.time_ns()
-        core.journal.post(*(TouchClean(record.signature.inode, now) for record in spared))
+        self._core.journal.post(*(TouchClean(record.signature.inode, now) for record in spared))
+        return sum(max(1, record.bytes) for record in tried if record not in spared)
+
+    async def _drop_unused(self, records: list[CleanRecord]) -> list[CleanRecord]:
+        core = self._core
+        maybe = [record.object for record in records if self._may_go(record)]
+        idle = await core.local(idle_objects, core.store, maybe)
+        going = [r for r in records if r.object in idle and self._may_go(r)]
         await self.drop(going)
-        return sum(max(1, record.bytes) for record in going)
+        self.evicted_files += len(going)
+        self.evicted_bytes += sum(record.bytes for record in going)
+        return [record for record in records if record not in going]
+
+    def _may_go(self, record: CleanRecord) -> bool:
+        core = self._core
+        return record.object not in core.tree.objects and not core.pins.is_pinned(
+            record.signature.inode
+        )
 
     async def drop(self, records: Iterable[CleanRecord]) -> None:
         """Lets go of clean copies: first their rows, then their files.
@@ -140,8 +163,6 @@ class Eviction:
             else:
                 free.append(record.object)
         await core.local(remove_objects, core.store, free)
-        self.evicted_files += len(gone)
-        self.evicted_bytes += sum(record.bytes for record in gone)
         core.freed.tell()
 
 

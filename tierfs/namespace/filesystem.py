@@ -38,6 +38,7 @@ from tierfs.namespace.snapshots import Snapshots
 from tierfs.namespace.space import Space
 from tierfs.namespace.spilling import Spilling
 from tierfs.namespace.virtual import Virtual
+from tierfs.namespace.warming import Warming
 from tierfs.namespace.watchdog import Watchdog
 from tierfs.writeback import WriteBack
 
@@ -72,6 +73,7 @@ class FileSystem:
         self.promotions = Promotions(
             core, self.lookup, self.data, self.eviction, lambda ino, count: self.forget(ino, count)
         )
+        self.warming = Warming(core, self.lookup, self.data, self.eviction, self.promotions)
         opening.promote = self.promotions.want
         self.files = PolicedFiles(
             core, self.lookup, self.data, opening, self.inheritance, self.settling.add
@@ -98,6 +100,7 @@ class FileSystem:
     def start(self, writeback: WriteBack, snapshot: JournalSnapshot) -> None:
         """Takes up what the journal holds. Blocking, O(pending)."""
         self.core.writeback = writeback
+        self.core.pins.load()
         restore(self.core, snapshot)
 
     def go_on(
@@ -109,6 +112,7 @@ class FileSystem:
         `fds`: descriptors that were kept, by the number of their open file.
         """
         self.core.writeback = writeback
+        self.core.pins.load()
         known = Known(self.core, remembered, fds)
         restore(self.core, snapshot, known)
         self.files.restore(known.handles, remembered.highest_handle)

@@ -112,7 +112,20 @@ class Outcomes:
     def _put(self, op: Op, obj: LocalObject | None, st: os.stat_result | None) -> list[Change]:
         if obj is None or st is None:
             return []
+        pins = self._pins(op, st)
         self._replaced(op, st.st_ino)
+        return pins + self._keep(op, obj, st)
+
+    def _pins(self, op: Op, st: os.stat_result) -> list[Change]:
+        """What was committed stays here if what it replaces did, or what it lies in does."""
+        entry = self._tree.entry(op.parent, op.name)
+        before = entry.shared_inode if entry is not None else op.base_inode
+        records = (self._core.places.record(directory) for directory in op.scope)
+        above = [record.inode for record in records if record is not None]
+        return self._core.pins.committed(st.st_ino, st.st_size, before=before, directories=above)
+
+    def _keep(self, op: Op, obj: LocalObject, st: os.stat_result) -> list[Change]:
+        """The local object becomes the clean copy of what was committed."""
         successor = self._successor(op)
         current = obj if successor is None else successor
         node = self._tree.by_object.get(current.id)
@@ -213,6 +226,7 @@ class Outcomes:
         if node is not None and not node.unlinked and self._has_another(node, inode, taken):
             self._relocate(node, taken)
             return
+        self._core.journal.post(*self._core.pins.gone(inode))
         self._chores.forget_clean(inode)
         if node is not None:
             # the number may be given to another file from now on

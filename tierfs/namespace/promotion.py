@@ -1,4 +1,4 @@
-"""Bringing committed files to the local tier behind their readers (policy `cache`).
+"""Bringing committed files to the local tier: behind their readers (policy `cache`), or asked for.
 
 A copy is served only after it was read back from the local drive and compared: with the digest
 that was recorded when the file was committed, or else with the shared file, read once more.
@@ -55,6 +55,7 @@ class Promotions:
         self._eviction = eviction
         self._forget = forget
         self._under_way: set[int] = set()
+        self._over: dict[int, trio.Event] = {}
         self._not_before: dict[int, float] = {}
         self._send, self._receive = trio.open_memory_channel[tuple[Node, Signature]](math.inf)
 
@@ -76,7 +77,7 @@ class Promotions:
     async def _work(self) -> None:
         async for node, signature in self._receive:
             try:
-                await self._bring(node, signature)
+                await self.bring(node, signature)
                 self._not_before.pop(signature.inode, None)
             except OSError as error:
                 log.info("%s stays on the shared tier: %s", self._named(node), error)
@@ -95,6 +96,22 @@ class Promotions:
 
     def _named(self, node: Node) -> str:
         return os.fsdecode(b"/".join(self._core.tree.path_of(node) or (b"?",)))
+
+    async def bring(self, node: Node, signature: Signature) -> None:
+        """Makes the local copy of `node`, if its shared file is in the state `signature`.
+
+        Who asks for one that is under way waits for it. OSError, VerifyMismatch: nothing is left.
+        """
+        inode = signature.inode
+        if (over := self._over.get(inode)) is not None:
+            await over.wait()
+            return
+        over = self._over[inode] = trio.Event()
+        try:
+            await self._bring(node, signature)
+        finally:
+            del self._over[inode]
+            over.set()
 
     async def _bring(self, node: Node, signature: Signature) -> None:
         core = self._core
@@ -176,6 +193,7 @@ class Promotions:
         older = await core.journal.clean_copy(signature.inode)
         record = CleanRecord(signature, obj.id, found, signature.size, time.time_ns())
         obj.clean, obj.origin = True, signature
+        core.pins.copied(signature.inode, signature.size)
         await core.journal.post(SaveClean(record)).written()
         if older is not None and older.object != obj.id:
             await self._data.drop_copy(older.object)

@@ -12,11 +12,13 @@ from tierfs.journal import (
     DropDirectory,
     DropObject,
     DropOp,
+    DropPin,
     Journal,
     SaveClean,
     SaveDirectory,
     SaveObject,
     SaveOp,
+    SavePin,
     TouchClean,
 )
 from tierfs.model import (
@@ -180,3 +182,10 @@ def test_loading_takes_one_statement_a_table_however_many_rows(journal: Journal)
     assert len(journal.load().ops) == 100_000
     call(lambda database: database.connection.set_trace_callback(None)).result()
     assert sum(statement.startswith("SELECT") for statement in statements) == 4
+
+
+async def test_pins_come_with_the_bytes_of_their_copies(journal: Journal) -> None:
+    journal.post(SavePin(HIGHEST, directory=False), SaveClean(clean(HIGHEST, 3, size=7)))
+    journal.post(SavePin(11, directory=True), SavePin(12, directory=False), DropPin(12))
+    await journal.post(SavePin(13, directory=False), DropPin(14)).written()
+    assert sorted(journal.pins()) == [(11, True, 0), (13, False, 0), (HIGHEST, False, 7)]
