@@ -27,6 +27,10 @@ class TierError(TierfsError):
     """A tier cannot be used: missing, overlapping, not ours, without a needed ability."""
 
 
+JOURNAL_LOST = "the objects beside it still hold every file under its name"
+"""In what is said of a journal that is missing or damaged: a mount may begin anew."""
+
+
 class JournalError(TierfsError):
     """The journal cannot be read or written; nothing may be promised any more."""
 

@@ -15,11 +15,11 @@ from typing import NoReturn
 import click
 
 import tierfs
-from tierfs.cli import output
+from tierfs.cli import output, salvaging
 from tierfs.config import Settings, encode, load
 from tierfs.config.settings import LOG_LEVELS
 from tierfs.control.discovery import LOG_NAME, session_directory
-from tierfs.errors import TierfsError
+from tierfs.errors import JOURNAL_LOST, TierfsError
 
 READY_TIMEOUT = 120.0
 """Seconds that a daemon has to mount or refuse: a hung shared tier must not hang the caller."""
@@ -71,7 +71,8 @@ def mount(
     """Mount at MOUNTPOINT: writes land in --local and are sent to --shared.
 
     Returns when the mount answers (0), or says in one line why not (1). A dead tierfs mount of
-    the same local directory is replaced.
+    the same local directory is replaced. If the journal of the local tier is lost, what the tier
+    holds is salvaged first (see tierfs salvage), which may take a while.
     """
     overrides: Mapping[str, object] = {
         "local": _absolute(local),
@@ -86,9 +87,17 @@ def mount(
     place = os.path.realpath(mountpoint)
     command = _daemon_command(place, settings)
     if foreground:
+        if salvaging.is_missing(settings):
+            salvaging.begin_anew(settings)
         _make_runtime(session_directory(place))
         _become(command)
-    _start(place, command, session_directory(place))
+    try:
+        _start(place, command, session_directory(place))
+    except _Refused as refusal:
+        if JOURNAL_LOST not in str(refusal):
+            raise
+        salvaging.begin_anew(settings)
+        _start(place, command, session_directory(place))
 
 
 def _absolute(path: str | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tierfs.cli import output
+from tierfs.config import load
 from tierfs.errors import TierfsError
 
 if TYPE_CHECKING:
@@ -37,8 +38,16 @@ LEFT = 3
     is_flag=True,
     help="Nothing was being written at the end, so that nothing is doubtful.",
 )
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Configuration of the mount: its [[groups]] say which directories are checkpoints.",
+)
 @output.json_option
-def salvage(local: Path, shared: Path, into: str | None, all_closed: bool) -> int:
+def salvage(
+    local: Path, shared: Path, into: str | None, all_closed: bool, config_file: Path | None
+) -> int:
     """Commit what the local tier LOCAL holds, from its objects alone (root, LOCAL not mounted).
 
     For a local tier whose journal is lost or damaged, on its node or another one. Files that the
@@ -53,8 +62,13 @@ def salvage(local: Path, shared: Path, into: str | None, all_closed: bool) -> in
     if os.geteuid() != 0:
         raise TierfsError("salvaging needs root (sudo tierfs salvage …)")
     place = _inside(into)
+    tiers = {"local": str(local), "shared": str(shared)}
+    groups = load(config_file, tiers).groups
     try:
-        done = run(Path(os.path.realpath(local)), shared.resolve(), place, all_closed=all_closed)
+        done = run(
+            Path(os.path.realpath(local)), shared.resolve(), place,
+            all_closed=all_closed, groups=groups,
+        )  # fmt: skip
     except OSError as error:
         raise TierfsError(f"{error.filename or shared}: {error.strerror}") from error
     exit_code = LEFT if done.beside or done.failed or done.unsealed else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,13 @@ def _capacity(c: dict[str, Any]) -> str:
 
 
 def _troubles(s: dict[str, Any]) -> Iterator[str]:
+    if (lost := s["salvaged"]) is not None:
+        ago = format_duration(time.time() - lost["time_ns"] / 1e9)
+        yield (
+            f"  THE JOURNAL WAS LOST {ago} ago: {lost['committed']} files were committed from the "
+            f"objects alone, {lost['beside']} are kept in .tierfs/quarantine on the shared tier, "
+            f"{len(lost['unsealed'])} checkpoints are not known to be whole (OPERATIONS)"
+        )
     yield from _section(
         "retrying",
         [

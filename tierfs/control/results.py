@@ -225,6 +225,7 @@ class StatusResult:
     foreign: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
     announced: tuple[str, ...] = ()
+    salvaged: dict[str, object] | None = None
     hidden: int = 0
 
 

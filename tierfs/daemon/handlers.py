@@ -171,6 +171,7 @@ class Handlers:
             hanging=report.hanging() if peer.is_root else (),
             foreign=await self._foreign() if peer.is_root else (),
             announced=report.announced() if peer.is_root else (),
+            salvaged=rooms.salvaged,
             members=(rooms.store.member,), hidden=hidden + more + others + further,
         ), 0  # fmt: skip
 

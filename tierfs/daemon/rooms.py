@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from contextlib import AsyncExitStack
@@ -13,7 +14,7 @@ from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_moun
 from tierfs.daemon.succession import Succession
 from tierfs.groups import Patterns
 from tierfs.journal import DropOp, Journal, SaveRequest
-from tierfs.local import ObjectStore
+from tierfs.local import ObjectStore, noted_salvage
 from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
 from tierfs.namespace.core import Core
 from tierfs.namespace.filesystem import FileSystem
@@ -40,7 +41,11 @@ TRANSFER_NICE = 20
 
 @dataclass(slots=True)
 class Rooms:
-    """All rooms of one mount."""
+    """All rooms of one mount.
+
+    Attributes:
+        salvaged: what was salvaged when the journal of the local tier was lost, if it ever was.
+    """
 
     settings: Settings
     mountpoint: str
@@ -51,6 +56,7 @@ class Rooms:
     writeback: WriteBack
     backlog: Backlog
     started: float
+    salvaged: dict[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,10 @@ async def build(
     stack.callback(system.close, "spill.directory", spilled)
     store.spread.attach(spilled)
     shared.companions.append(lambda there: store.spread.far.turn(spilled if there else None))
-    return _assemble(mountpoint, settings, system, store, journal, shared, pools, succession)
+    rooms = _assemble(mountpoint, settings, system, store, journal, shared, pools, succession)
+    noted = noted_salvage(system, settings.local)
+    rooms.salvaged = json.loads(noted) if noted is not None else None
+    return rooms
 
 
 def namespace_settings(mountpoint: str, settings: Settings) -> NamespaceSettings:

@@ -83,6 +83,8 @@ class Mount:
         write_session(self._runtime, self._session())
         log.info("%s: mounted (local %s, shared %s)", rooms.mountpoint,
                  rooms.settings.local, rooms.settings.shared)  # fmt: skip
+        if rooms.salvaged is not None:
+            log.warning("%s: its journal was lost: %s", rooms.settings.local, rooms.salvaged)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(rooms.writeback.run)

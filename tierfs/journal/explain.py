@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from tierfs.errors import JournalError
+from tierfs.errors import JOURNAL_LOST, JournalError
 
 _SALVAGE = (
-    "the objects beside it still hold every file under its name: keep this directory, bring them "
+    f"{JOURNAL_LOST}: keep this directory, bring them "
     "to the shared tier with: tierfs salvage LOCAL --shared DIR, and mount with another local tier"
 )
 _ADVICE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from tierfs.osio import OS
 
@@ -50,3 +51,25 @@ def overwrite(system: OS, directory: int, name: bytes, content: bytes) -> None:
         system.fsync("local.replace", fd)
     finally:
         system.close("local.replace", fd)
+
+
+SALVAGED = b"SALVAGED"
+"""What was salvaged of this local tier when its journal was lost, as JSON."""
+
+
+def note_salvage(system: OS, local: Path, summary: bytes) -> None:
+    """Note in the local tier what was salvaged of it, durably. OSError."""
+    root = system.open_root("local.open", os.fspath(local))
+    try:
+        replace(system, root, SALVAGED, summary)
+    finally:
+        system.close("local.open", root)
+
+
+def noted_salvage(system: OS, local: Path) -> bytes | None:
+    """What `note_salvage` noted last; None: its journal was never lost. OSError."""
+    root = system.open_root("local.open", os.fspath(local))
+    try:
+        return read(system, root, SALVAGED)
+    finally:
+        system.close("local.open", root)

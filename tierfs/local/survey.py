@@ -66,16 +66,35 @@ class Survey:
                     "you may read (as root)"
                 ) from error
         self.member = member.strip().decode()
+        self._far: FanOut | None = None
+        self._spilled: set[ObjectId] = set()
+
+    def attach(self, root: int) -> None:
+        """`root`, which is taken over, holds the objects that were spilled to the shared tier.
+
+        One that was just being moved there is still whole here.
+        """
+        try:
+            self._far = FanOut(self._system, root, read_only=True)
+        finally:
+            self._system.close("survey.close", root)
+        for object_id in self._far.ids():
+            self._spilled.add(object_id)
+            with self.opened(object_id) as fd:
+                if labels.get(self._system, fd, labels.STUB) is not None:
+                    self._spilled.discard(object_id)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._fan.close()
+        if self._far is not None:
+            self._far.close()
 
     def objects(self) -> Iterator[Seen]:
         """Every object; one that is made or removed meanwhile may be missing."""
-        for object_id in self._fan.ids():
+        for object_id in list(dict.fromkeys((*self._spilled, *self._fan.ids()))):
             try:
                 with self.opened(object_id) as fd:
                     yield self._seen(object_id, fd)
@@ -85,7 +104,8 @@ class Survey:
     @contextlib.contextmanager
     def opened(self, object_id: ObjectId) -> Iterator[int]:
         """A descriptor of the object, for reading."""
-        directory = self._fan.directory(object_id)
+        fan = self._far if object_id in self._spilled and self._far is not None else self._fan
+        directory = fan.directory(object_id)
         fd = self._system.open_at("survey.open", directory, file_name(object_id), _FLAGS)
         try:
             yield fd

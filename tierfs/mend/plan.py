@@ -55,7 +55,8 @@ class Claims:
         directories: to be made, parents first: (path, object).
         contents: files and symlinks, in the order in which they are to be committed.
         homeless: files whose directory is not there any more, or that have no label.
-        older: count of earlier versions and copies of names that have a later one.
+        earlier: versions and copies of names that have a later one.
+        older: count of `earlier`, and of spilled files that are on the shared tier already.
         stubs, special: counts of what has no content here, and of what belongs to this node alone.
         last_ns: when the local tier showed its last sign of life.
     """
@@ -63,6 +64,7 @@ class Claims:
     directories: list[tuple[bytes, Seen]]
     contents: list[Claim]
     homeless: list[Seen]
+    earlier: list[Claim]
     older: int = 0
     stubs: int = 0
     special: int = 0
@@ -111,7 +113,7 @@ class _Directories:
 def sort_out(objects: list[Seen], landscape: Landscape, patterns: Patterns) -> Claims:
     """Which object is the last version of which name."""
     directories = _Directories(objects, landscape, patterns)
-    claims = Claims(directories.missing(), [], [])
+    claims = Claims(directories.missing(), [], [], [])
     last: dict[bytes, Seen] = {}
     for seen in sorted(objects, key=lambda each: each.attributes.ctime_ns):
         kind = seen.attributes.kind
@@ -122,11 +124,15 @@ def sort_out(objects: list[Seen], landscape: Landscape, patterns: Patterns) -> C
             claims.special += 1
         elif seen.is_stub:
             claims.stubs += 1
+        elif seen.name is None and seen.attributes.nlink > 1:
+            claims.older += 1  # spilled, and its file has its final name
         elif seen.name is None or (folder := directories.path(seen.parent)) is None:
             claims.homeless.append(seen)
         else:
             path = _join(folder, seen.name)
-            claims.older += path in last
+            if path in last:
+                claims.older += 1
+                claims.earlier.append(Claim(last[path], path))
             last[path] = seen
     claims.contents = [Claim(seen, path) for path, seen in last.items()]
     claims.contents.sort(key=lambda claim: claim.rank)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from tierfs.config.groups import GroupRule
 from tierfs.errors import ObjectChanged, TierfsError
 from tierfs.groups import Patterns
 from tierfs.local import ObjectStore, Seen, Survey
@@ -26,6 +27,7 @@ from tierfs.shared.digest import digest_of_file
 REPLACED = "tierfs salvage has put a newer version from a local tier in its place"
 
 GONE = "its directory is not there any more"
+EARLIER = "an earlier version of what has the name"
 
 _TRIES = 3
 """The first may find that nothing can be renamed from staging into the directory."""
@@ -57,22 +59,31 @@ class Salvaged:
     special: int = 0
 
 
-def salvage(local: Path, shared: Path, into: bytes | None, *, all_closed: bool) -> Salvaged:
+def salvage(
+    local: Path, shared: Path, into: bytes | None, *, all_closed: bool,
+    groups: tuple[GroupRule, ...] = (), everything: bool = False,
+) -> Salvaged:  # fmt: skip
     """Commit what is whole of `local`, keep the rest beside it. Changes nothing in `local`.
 
     `into`: the directory, from the root of `shared`, for what does not get its name; None: the
-    quarantine. `all_closed`: nothing was being written at the end. Raises TierError, OSError.
+    quarantine. `all_closed`: nothing was being written at the end. `groups`: the settings
+    that say which directories are checkpoints. `everything`: keep earlier versions, too.
+
+    Raises TierError, OSError.
     """
     system = make_os()
+    patterns = Patterns(groups)
     with Survey(local, system) as survey:
         store = ObjectStore.open(local, system)  # for its lock: no daemon may be at it
         try:
             with tiers.written_to(shared, survey.member) as tier:
+                survey.attach(tier.spill_directory())
                 landscape = Landscape.of(tier)
-                patterns = Patterns()
                 claims = sort_out(list(survey.objects()), landscape, patterns)
                 doubtful_ns = claims.last_ns + (1 if all_closed else -DOUBT_NS)
                 work = _Salvage(system, tier, survey, landscape, patterns, into)
+                if not everything:
+                    claims.earlier.clear()
                 return work.run(claims, doubtful_ns)
         finally:
             store.close()
@@ -92,6 +103,7 @@ class _Salvage:
         self._rows = itertools.count(tiers.FIRST_ROW)
         self._done = Salvaged()
         self._trouble: list[bytes] = []
+        self._earlier: set[bytes] = set()
 
     def run(self, claims: Claims, doubtful_ns: int) -> Salvaged:
         """Directories, then contents in their order."""
@@ -102,9 +114,18 @@ class _Salvage:
         for seen in claims.homeless:
             path = b"lost/%016x-" % seen.id + (seen.name or b"")
             self._attempt(path, partial(self._aside, seen, path, GONE))
+        for claim in claims.earlier:
+            self._attempt(claim.path, partial(self._keep_earlier, claim))
+        self._trouble = [each for each in self._trouble if each not in self._earlier]
         for claim in claims.contents:
             self._attempt(claim.path, partial(self._bring, claim, doubtful_ns))
         return done
+
+    def _keep_earlier(self, claim: Claim) -> None:
+        """An earlier version may be the last one that was closed; nothing is held for it."""
+        if claim.seen.attributes.kind is Kind.FILE and not self._is_there(claim):
+            self._aside(claim.seen, claim.path, EARLIER)
+            self._earlier.add(claim.path)
 
     def _attempt(self, path: bytes, call: Callable[[], None]) -> None:
         try:
@@ -131,6 +152,9 @@ class _Salvage:
             self._commit(claim)
             self._done.committed.append(_shown(claim.path))
             self._note_unsealed(claim.path)
+
+    def _is_there(self, claim: Claim) -> bool:
+        return self._judge(claim, 0)[0] is Fate.SAME
 
     def _judge(self, claim: Claim, doubtful_ns: int) -> tuple[Fate, str]:
         mine = claim.seen.attributes
