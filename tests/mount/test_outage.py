@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import FaultyTier, LoopDevice, Node, compare, fails_with, shut_down, wait_until
+from tierfs.control.discovery import session_directory
 
 TIER_WAIT = 2.0
 WORDS = [r"shared tier|EIO|Input/output|recovery waits|another node"]
@@ -68,7 +69,7 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
     """Directories in use: what is made, renamed and removed there needs no shared tier."""
     node, run = outage_node, outage_node.mount / "run"
     (run / "deep").mkdir(parents=True)
-    for name in ("old", "gone", "latest", "kept"):
+    for name in ("old", "gone", "latest", "kept", "read"):
         (run / name).write_bytes(name.encode())
     (run / "deep" / "f").write_bytes(b"f")
     node.settle()
@@ -87,13 +88,17 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
         (run / "draft").write_bytes(b"newer")
         os.rename(run / "draft", run / "latest")
         (run / "deep" / "g").symlink_to("f")
+        (run / "deep" / "f").write_bytes(b"F")  # a committed file, truncated
+        with (run / "kept").open("ab") as file:
+            file.write(b" and more")
         assert not (run / "gone").exists()
         assert not (run / "old").exists()
         assert (run / "latest").read_bytes() == b"newer"
-        assert (run / "kept").read_bytes() == b"kept", "its local copy"
+        assert (run / "kept").read_bytes() == b"kept and more", "its local copy"
+        assert (run / "read").read_bytes() == b"read"
         assert (run / "deep" / "f").stat().st_size == 1
         assert sorted(os.listdir(run)) == [
-            "clash", "deep", "kept", "latest", "new", "renamed", "step-1",
+            "clash", "deep", "kept", "latest", "new", "read", "renamed", "step-1",
         ]  # fmt: skip
         took = time.monotonic() - started
         with fails_with(errno.EIO):  # who knows whether another node made it
@@ -141,3 +146,38 @@ def test_an_empty_mount_point_is_never_written_into(
     node.settle(timeout=60)
     compare(node.mount, device.mountpoint)
     assert sorted(os.listdir(device.mountpoint / "run")) == ["before", "while-dead", "while-gone"]
+
+
+def test_a_worker_that_starts_while_the_tier_is_dead(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """The mount goes on with what is local, and joins the tier when that is there again."""
+    device = make_device("shared")
+    node = make_node(shared=device.mountpoint)
+    node.settings = {"tier_wait": TIER_WAIT}
+    node.expected = [*WORDS, "not mounted|ENODEV|is not the shared", r"worker \d+ ended \(killed"]
+    node.start()
+    if not node.status()["supervisor_pid"]:
+        pytest.skip("needs the supervisor")
+    (node.mount / "run").mkdir()
+    (node.mount / "run" / "before").write_bytes(b"1")
+    node.settle()
+    written = session_directory(str(node.mount)) / "directories.json"
+    wait_until(lambda: written.exists() and "before" in written.read_text(), "what is known")
+    shut_down(device)
+    with (node.mount / "open").open("wb") as file:
+        file.write(b"2")
+        node.kill_worker()
+        file.write(b"3")
+    assert (node.mount / "open").read_bytes() == b"23"
+    (node.mount / "run" / "new").write_bytes(b"4")
+    assert (node.mount / "run" / "before").read_bytes() == b"1"
+    assert node.status()["shared"]["state"] == "down"
+    with fails_with(errno.EIO, errno.ENODEV):
+        os.stat(node.mount / "run" / "other")
+    device.unmount(lazy=True)
+    device.mount()
+    wait_until(lambda: state(node) == "healthy", "the tier to be found again", timeout=30)
+    node.settle(timeout=60)
+    assert (device.mountpoint / "open").read_bytes() == b"23"
+    compare(node.mount, device.mountpoint)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tierfs.capacity import Limits
 from tierfs.config import Settings
+from tierfs.daemon.joining import Joining, Pools, try_shared
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.daemon.succession import Succession
 from tierfs.groups import Patterns
@@ -27,7 +28,6 @@ from tierfs.threads import Pool
 from tierfs.writeback import WriteBack, WritebackSettings
 
 JOURNAL = "journal.db"
-SHARED_ID = "shared_id"
 LOCAL_THREADS = 16
 SHARED_THREADS = 16
 TRANSFER_THREADS = 8
@@ -57,18 +57,6 @@ class Rooms:
     backlog: Backlog
     started: float
     salvaged: dict[str, object] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pools:
-    """The threads for each kind of work: a stalled tier takes its own threads only."""
-
-    local: Pool
-    shared: Pool
-    reading: Pool
-    publish: Pool
-    transfer: Pool
-    small: Pool
 
 
 async def build(
@@ -102,7 +90,7 @@ async def build(
         check_mountpoint(mountpoint)
     dead = not goes_on and is_dead_mount(mountpoint)
     if not (settings.local / "VERSION").exists():
-        _try_shared(settings, system, pools)
+        try_shared(settings, system, pools)
     store = ObjectStore.open(settings.local, system)
     stack.callback(store.close)
     if dead:
@@ -110,12 +98,9 @@ async def build(
     # a journal that was lost beside objects must not be taken for a fresh start
     journal = Journal.open(settings.local / JOURNAL, system, create=store.is_empty())
     stack.callback(journal.close)
-    shared = _join_shared(settings, store, journal, system, pools)
-    stack.callback(shared.close)
-    spilled = shared.spill_directory()
-    stack.callback(system.close, "spill.directory", spilled)
-    store.spread.attach(spilled)
-    shared.companions.append(lambda there: store.spread.far.turn(spilled if there else None))
+    joining = Joining(settings, store, journal, system, pools)
+    shared = await joining.in_time() if goes_on else joining.now()
+    stack.callback(joining.leave, shared)
     rooms = _assemble(mountpoint, settings, system, store, journal, shared, pools, succession)
     noted = noted_salvage(system, settings.local)
     rooms.salvaged = json.loads(noted) if noted is not None else None
@@ -158,38 +143,6 @@ def writeback_settings(settings: Settings) -> WritebackSettings:
     )
 
 
-def _try_shared(settings: Settings, system: OS, pools: Pools) -> None:
-    """Asks a shared tier whether it will do, before anything is made in the local one."""
-    tier = SharedTier(
-        settings.shared, "0" * 32, system, settings,
-        shared_threads=pools.publish, transfer_threads=pools.transfer,
-    )  # fmt: skip
-    try:
-        tier.probe()
-    finally:
-        tier.close()
-
-
-def _join_shared(
-    settings: Settings, store: ObjectStore, journal: Journal, system: OS, pools: Pools
-) -> SharedTier:
-    known = journal.meta(SHARED_ID)
-    tier = SharedTier(
-        settings.shared, store.member, system, settings,
-        shared_threads=pools.publish, transfer_threads=pools.transfer, small_threads=pools.small,
-        expected_id=known.decode() if known is not None else None,
-    )  # fmt: skip
-    try:
-        tier.probe()
-        shared_id = tier.register(settings.node)
-    except BaseException:
-        tier.close()
-        raise
-    if known is None:
-        journal.set_meta(SHARED_ID, shared_id.encode())
-    return tier
-
-
 def _start(
     fs: FileSystem, writeback: WriteBack, snapshot: JournalSnapshot, succession: Succession | None
 ) -> None:
@@ -198,6 +151,7 @@ def _start(
         fs.start(writeback, snapshot)
         return
     succession.begin(fs)
+    succession.note_directories(fs)
     if succession.device is None:
         fs.start(writeback, snapshot)
     else:
@@ -237,9 +191,8 @@ def _assemble(
     mountpoint: str, settings: Settings, system: OS, store: ObjectStore, journal: Journal,
     shared: SharedTier, pools: Pools, succession: Succession | None,
 ) -> Rooms:  # fmt: skip
-    root = system.fstat("mount.root", shared.root_fd)
     patterns = Patterns(settings.groups)
-    places = Places(root.st_ino)
+    places = Places(shared.inode)
     backlog = Backlog(
         OrderSettings(
             unlink_settle=settings.unlink_settle,

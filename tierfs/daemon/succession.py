@@ -6,6 +6,7 @@ survive the process only. It is made anew when it has grown, and at each start.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,14 @@ import trio
 
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.memory import HANDLE
+from tierfs.namespace.outage.spelling import read
 from tierfs.namespace.remembered import Remembered
 from tierfs.supervisor.link import Link
 
+log = logging.getLogger(__name__)
+
 LOG_FILE = "session.log"
+DIRECTORIES_FILE = "directories.json"
 DEVICE = "device"
 """The name under which the supervisor keeps /dev/fuse."""
 
@@ -38,6 +43,7 @@ class SessionLog:
     """
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._path = directory / LOG_FILE
         self._fds: list[int] = []
         self._size = self._new_size = 0
@@ -80,6 +86,7 @@ class SessionLog:
     def remove(self) -> None:
         """The mount is gone, and with it what the kernel knew."""
         self._path.unlink(missing_ok=True)
+        (self.directory / DIRECTORIES_FILE).unlink(missing_ok=True)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -127,6 +134,29 @@ class Succession:
         fs.core.memory.remember(self.log, self.link, top)
         if known.init:
             fs.core.memory.init(known.init)
+
+    def note_directories(self, fs: FileSystem) -> None:
+        """Directories in use are known to the next worker also if the shared tier is not."""
+        path = self.log.directory / DIRECTORIES_FILE
+        if self.device is not None:
+            try:
+                fs.core.announced.restore(read(path.read_text(encoding="utf-8")))
+            except FileNotFoundError:
+                pass
+            except (ValueError, KeyError, TypeError) as error:
+                log.error("%s: %s", path, error)
+
+        def write_down(text: str) -> None:
+            draft = os.fspath(path.with_suffix(".new"))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            fd = os.open(draft, flags, 0o600)  # names that not everybody may see
+            try:
+                _write_all(fd, text.encode())
+            finally:
+                os.close(fd)
+            os.replace(draft, path)
+
+        fs.keeper.write_down = write_down
 
     def begun(self, fs: FileSystem) -> None:
         """What was taken up is written down, too."""

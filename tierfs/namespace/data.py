@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 
+from tierfs.health import is_failure
 from tierfs.local import ObjectStore
 from tierfs.model import Attributes, CleanRecord, Kind, Name, ObjectId, Signature
 from tierfs.namespace.core import Core
@@ -227,7 +228,12 @@ class Data:
 
     async def _fill_from_shared(self, node: Node, obj: LocalObject, keep: bool) -> None:
         core, old = self._core, node.object
-        fd, st, xattrs = await self.open_shared(node)
+        try:
+            fd, st, xattrs = await self.open_shared(node)
+        except OSError as error:
+            if not is_failure(error) or not await self._fill_unasked(node, obj, keep):
+                raise
+            return
         async with self._closing(fd):
             obj.origin = Signature.of(st)
             attributes = await self._lookup.attributes(node, st)
@@ -243,6 +249,24 @@ class Data:
                 await core.making(obj.id, apply_attributes, core.store, obj.id, attributes, xattrs)
                 return
             await self.make(node, obj, attributes, xattrs, fd if keep else -1)
+
+    async def _fill_unasked(self, node: Node, obj: LocalObject, keep: bool) -> bool:
+        """Fills `obj` from the local copy while the shared tier does not answer; whether it can."""
+        core, clean = self._core, await self._lookup.instead.copy(node)
+        if clean is None:
+            return False
+        attributes = await self._lookup.attributes(node)
+        xattrs = await core.local(read_xattrs, core.store, clean.object)
+        if node.object is not None and node.object.content is Content.STUB:
+            xattrs = await core.of_object(node.object.id, read_xattrs, core.store, node.object.id)
+        obj.origin = clean.signature
+        if keep:
+            if not await core.making(obj.id, clone_if_there, core.store, clean, obj.id):
+                return False
+            await core.making(obj.id, apply_attributes, core.store, obj.id, attributes, xattrs)
+        else:
+            await self.make(node, obj, attributes, xattrs, -1)
+        return True
 
     async def make(
         self, node: Node, obj: LocalObject, attributes: Attributes, xattrs: dict[bytes, bytes],
@@ -269,7 +293,7 @@ class Data:
     async def open_shared(self, node: Node) -> tuple[int, os.stat_result, dict[bytes, bytes]]:
         """The committed version of `node`: its descriptor, stat and xattrs."""
         core = self._core
-        fd, st = await self._lookup.open_committed(node)
+        fd, st = await self._lookup.open_unless_copied(node)
         xattrs = await core.calls.content(core.shared.read_xattrs, fd)
         return fd, st, xattrs
 

@@ -207,6 +207,15 @@ class Lookup:
             await core.on_shared(core.os.close, "open.close", fd)
             await self.check_moved(node, (directory, name, inode))
 
+    async def open_unless_copied(self, node: Node) -> tuple[int, os.stat_result]:
+        """As `open_committed`; ends early while the tier is silent and there is a local copy."""
+        try:
+            return await self.open_committed(node, hasty=True)
+        except Unanswered:
+            if await self.instead.copy(node) is not None:
+                raise
+        return await self.open_committed(node)
+
     def _let_go(self, opened: tuple[int, os.stat_result] | None) -> None:
         if opened is not None:  # it came too late
             self._core.closing_shared.add(opened[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -25,7 +24,6 @@ from tierfs.namespace.data import Data
 from tierfs.namespace.direct import Refusal
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import UNKNOWN_INODE, Content, Entry, Handle, LocalObject, Node
-from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.spilling import Spilling
 from tierfs.osio.processes import most_open_files
 from tierfs.policies import PolicyKind
@@ -53,7 +51,7 @@ class Opening:
         inode = node.shared.inode if node.shared is not None else 0
         copy = core.journal.clean_copy_soon(inode)  # while the shared file is opened
         try:
-            fd, st = await self._open_committed(node)
+            fd, st = await self._lookup.open_unless_copied(node)
         except OSError as error:
             if not is_failure(error) or not await self._read_unasked(handle):
                 raise
@@ -72,14 +70,6 @@ class Opening:
             self.promote(node, signature)
         handle.keep_cache = node.seen == signature
         node.seen = signature
-
-    async def _open_committed(self, node: Node) -> tuple[int, os.stat_result]:
-        try:
-            return await self._lookup.open_committed(node, hasty=True)
-        except Unanswered:
-            if await self._lookup.instead.copy(node) is not None:
-                raise
-        return await self._lookup.open_committed(node)
 
     async def _read_unasked(self, handle: Handle) -> bool:
         """Reads go to the local copy although the shared tier cannot be asked (`outage_reads`)."""

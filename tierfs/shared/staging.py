@@ -160,6 +160,7 @@ class Staging(Walks):
     @contextmanager
     def member_staging(self) -> Iterator[int]:
         """The directory that holds the generations of this member, made when it is missing."""
+        self.guard()
         path = layout.CONTROL
         for name in (layout.STAGING, self.member.encode()):
             parent = self.system.open_beneath("staging.open", self.root_fd, path, _DIRECTORY)

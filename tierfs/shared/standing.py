@@ -32,13 +32,23 @@ class Standing(Registration, Spill):
     Attributes:
         companions: called with False when the descriptors have let go of the tier, with True when
             they lead to it again.
+        join: makes a tier that was absent at the start known to this member; TierError.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.companions: list[Callable[[bool], None]] = []
-        self._inode = self.root_inode
+        self.join: Callable[[], None] | None = None
+        absent: int | None = kwargs.get("absent")
+        self._inode = self.root_inode if absent is None else absent
+        if absent is not None:
+            self.shared_id = self.expected_id
         self._turning = threading.Lock()
+
+    @property
+    def inode(self) -> int:
+        """The inode that the root has, also while it does not answer."""
+        return self._inode
 
     def beat(self) -> os.statvfs_result:
         """Something small that the tier has to answer itself: its space, and its root opened.
@@ -110,24 +120,36 @@ class Standing(Registration, Spill):
         self.system.replace("beat.replace", fd, self.root_fd)
         self.lost, lost = None, self.lost
         try:
-            with self.member_staging() as directory:
-                self.make_private(directory, self.generation)
-            for held, path in self._held().items():
-                if path:
-                    there = self.system.open_beneath("beat.staging", fd, path, _DIRECTORY)
-                    self.system.replace("beat.replace", there, held)
-                    self.system.close("beat.close", there)
+            if self.join is not None:
+                self.join()
+                self.join = None
+            else:
+                self._reopen(fd)
             for companion in self.companions:
                 companion(True)
+        except TierError as error:
+            self.lost = str(error)
+            raise self.missing() from None
         except BaseException:
             self.lost = lost or f"{self.root}: its staging area cannot be opened"
             raise
         log.warning("%s is the shared tier again", self.root)
 
+    def _reopen(self, fd: int) -> None:
+        with self.member_staging() as directory:
+            self.make_private(directory, self.generation)
+        for held, path in self._held().items():
+            if path:
+                there = self.system.open_beneath("beat.staging", fd, path, _DIRECTORY)
+                self.system.replace("beat.replace", there, held)
+                self.system.close("beat.close", there)
+
     def _held(self) -> dict[int, bytes]:
         """The descriptors that are held open, and where each leads below the root."""
         member = b"/".join((layout.CONTROL, layout.STAGING, self.member.encode()))
-        held = {self.root_fd: b"", self.staging_fd: b"/".join((member, self.generation))}
+        held = {self.root_fd: b""}
+        if self.staging_fd >= 0:
+            held[self.staging_fd] = b"/".join((member, self.generation))
         if self.spilled_fd >= 0:
             held[self.spilled_fd] = b"/".join((member, layout.SPILLED))
         return held

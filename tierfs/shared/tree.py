@@ -44,8 +44,11 @@ class Tree:
         transfer_threads: Pool,
         small_threads: Pool | None = None,
         expected_id: str | None = None,
+        absent: int | None = None,
     ) -> None:
         """Open `root` and nothing else; `expected_id` is the id it had at the last mount.
+
+        `absent`: its inode then; it is not opened now, but by `Standing.beat` once it answers.
 
         Raises TierError.
         """
@@ -58,8 +61,11 @@ class Tree:
         self.small_threads = small_threads or transfer_threads
         self.bandwidth = Bandwidth()
         self.expected_id = expected_id
-        self.lost: str | None = None
-        self.root_fd = open_root(root, system)
+        self.lost = None if absent is None else f"{root} does not answer since the start"
+        if absent is None:
+            self.root_fd = open_root(root, system)
+        else:
+            self.root_fd = system.open_nothing("tier.open")
 
     def close(self) -> None:
         """Let go of the root."""

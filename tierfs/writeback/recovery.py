@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LAST_RETRY_SECONDS = 5.0
+"""Everything else waits for it."""
+
 
 class Recovery:
     """Settles the ops that were loaded in state PUBLISHING.
@@ -92,7 +95,7 @@ class Recovery:
             pause_seconds(
                 attempts,
                 settings.first_retry_seconds,
-                settings.last_retry_seconds,
+                min(LAST_RETRY_SECONDS, settings.last_retry_seconds),
                 random.random(),
             )
         )

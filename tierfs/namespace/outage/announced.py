@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -66,20 +66,20 @@ class Known:
     """What is known of one directory.
 
     Attributes:
+        here: of the directory itself.
         names: what stands there.
         staged: final names of unsealed checkpoints.
         removed: what this mount has removed there.
         assumed: names that were taken for free although the tier could not be asked.
-        due: clock value of the next look.
     """
 
+    here: os.stat_result
     names: dict[Name, Entry | Bare]
     staged: set[Name]
     xattrs: dict[bytes, bytes]
     stamp: Stamp
     removed: set[Name] = field(default_factory=set)
     assumed: set[Name] = field(default_factory=set)
-    due: float = 0.0
 
     def entry(self, name: Name) -> Entry | None:
         """What stands under `name` with its attributes, if they are known."""
@@ -88,12 +88,17 @@ class Known:
 
 
 class Announced:
-    """The directories in use, the last one used last. Synchronous, no I/O."""
+    """The directories in use, the last one used last. Synchronous, no I/O.
+
+    Attributes:
+        changes: counts what is worth to be written down for the next worker.
+    """
 
     def __init__(self) -> None:
         self._used: OrderedDict[ObjectId, None] = OrderedDict()
         self._known: dict[ObjectId, Known] = {}
         self._due: dict[ObjectId, float] = {}
+        self.changes = 0
 
     def used(self, directory: ObjectId) -> None:
         """Something is changed in `directory`."""
@@ -136,10 +141,10 @@ class Announced:
         known = self._known.get(directory)
         if found.names is None:
             if known is not None:
-                known.xattrs = found.xattrs
+                known.here, known.xattrs = found.here.st, found.xattrs
             return
         names = found.names
-        fresh = Known(names, set(found.staged), found.xattrs, found.stamp)
+        fresh = Known(found.here.st, names, set(found.staged), found.xattrs, found.stamp)
         if known is not None:
             fresh.removed = known.removed - names.keys()
             for name in changed:
@@ -147,6 +152,19 @@ class Announced:
                 if name in known.names:
                     names[name] = known.names[name]
         self._known[directory] = fresh
+        self.changes += 1
+
+    def restore(self, known: Mapping[ObjectId, Known]) -> None:
+        """What an earlier worker of the mount has written down, those used last at the end."""
+        for directory, each in known.items():
+            self.used(directory)
+            self._known[directory] = each
+
+    def newest(self) -> Iterator[tuple[ObjectId, Known]]:
+        """What is known, those used last first."""
+        for directory in reversed(self._used):
+            if directory in self._known:
+                yield directory, self._known[directory]
 
     def stamp(self, directory: ObjectId) -> Stamp | None:
         """Of the last look."""

@@ -63,7 +63,9 @@ class Instead:
     def attributes(self, node: Node) -> Attributes | None:
         """What stat(2) said of `node` last."""
         if node.directory is not None:
-            return self._tree.directories[node.directory].known
+            known = self._core.announced.get(node.directory)
+            last = self._tree.directories[node.directory].known
+            return last or (None if known is None else Attributes.of(known.here))
         return self._core.announced.attributes(node.shared)
 
     def names(self, state: DirectoryState) -> dict[Name, Bare] | None:

@@ -13,10 +13,14 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import FRESH_SECONDS, Lookup, watching
 from tierfs.namespace.nodes import DirectoryState, Node
 from tierfs.namespace.outage.announced import look_at
+from tierfs.namespace.outage.spelling import spell
 
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
+
+WRITE_SECONDS = 3.0
+"""Not more often it is written down."""
 
 FIRST_LOOKS = 5
 """So often a directory in which names change all the time is looked at for the first time."""
@@ -26,6 +30,9 @@ class Keeper:
     """Looks at the directories of `Core.announced`, one after the other.
 
     A lookup of its node keeps each of them known, whatever the kernel forgets.
+
+    Attributes:
+        write_down: keeps a text for the next worker of the mount.
     """
 
     def __init__(self, core: Core, lookup: Lookup, forget: Callable[[int, int], None]) -> None:
@@ -33,16 +40,22 @@ class Keeper:
         self._lookup = lookup
         self._forget = forget
         self._held: dict[ObjectId, Node] = {}
+        self._written = 0
+        self.write_down: Callable[[str], None] = lambda text: None
 
     async def run(self) -> None:
         """Until cancelled."""
-        core = self._core
+        core, announced, pause_until = self._core, self._core.announced, 0.0
         while True:
             if not core.calls.silent:
                 try:
                     await self._round()
                 except OSError as error:
                     log.debug("directories in use: %s", error)
+            now = time.monotonic()
+            if announced.changes != self._written and now >= pause_until:
+                self._written, pause_until = announced.changes, now + WRITE_SECONDS
+                self.write_down(spell(announced))
             await trio.sleep(ROUND_SECONDS)
 
     async def _round(self) -> None:
