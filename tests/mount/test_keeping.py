@@ -83,9 +83,9 @@ def test_warm_pin_and_evict(
     assert run("pin", d / "f0", other)["files"] == 1
     (other / "later").write_bytes(content("later"))
     node.settle()
-    for index in range(24):  # more than is kept
+    for index in range(20):  # more than is kept
         (node.mount / f"g{index}").write_bytes(content(f"g{index}"))
-        node.settle(node.mount / f"g{index}")
+    node.settle()
     wait_until(lambda: tier_of(d / "f2") == "shared", "the others to go")
     assert tier_of(d / "f0") == tier_of(other / "later") == "both"
     node.restart()
