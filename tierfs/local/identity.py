@@ -24,7 +24,11 @@ VERSION, MEMBER, _BOOT, _LOCK = b"VERSION", b"MEMBER", b"BOOT", b"lock"
 _SETUP = frozenset({OBJECTS, MEMBER, MEMBER + small_files.NEW, VERSION + small_files.NEW, _LOCK})
 """All that an interrupted first mount can have left behind."""
 _JOURNAL = frozenset({b"journal.db", b"journal.db-wal", b"journal.db-shm", b"journal.db-journal"})
-_OURS = _SETUP | _JOURNAL | {VERSION, _BOOT, _BOOT + small_files.NEW, RESERVE}
+_OURS = (
+    _SETUP | _JOURNAL | {VERSION, _BOOT, _BOOT + small_files.NEW, RESERVE}
+    | {small_files.SALVAGED, small_files.SALVAGED + small_files.NEW}
+)  # fmt: skip
+_LOST = b"journal.db.lost-", b"journal.db-wal.lost-", b"journal.db-shm.lost-"
 # Made by mkfs: a directory with nothing else in it counts as empty.
 _OF_FILE_SYSTEM = frozenset({b"lost+found"})
 _PROBE = b"user.tierfs.probe"
@@ -89,7 +93,8 @@ class Identity:
 
     def foreign(self) -> list[bytes]:
         """Names in the directory that are not ours."""
-        return sorted(self._names() - _OURS - _OF_FILE_SYSTEM)
+        names = self._names() - _OURS - _OF_FILE_SYSTEM
+        return sorted(name for name in names if not name.startswith(_LOST))
 
     def _names(self) -> set[bytes]:
         fd = self._system.open_at("local.list", self._root, b".", os.O_RDONLY | os.O_DIRECTORY)
