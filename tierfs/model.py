@@ -122,7 +122,7 @@ class OpKind(enum.StrEnum):
     UNLINK = "unlink"
     RMDIR = "rmdir"
     SETATTR = "setattr"  # the fields in `fields` of the committed object at (parent, name)
-    MKNOD = "mknod"  # a fifo, socket or device of this node: never sent, and in no order
+    MKNOD = "mknod"  # a fifo, socket, device or scratch file of this node: never sent, in no order
     SEAL = "seal"  # publishes the checkpoint staged as `.staging_NAME` under (parent, name)
     REOPEN = "reopen"  # begins a new generation of a checkpoint, staged again; how: `flags`
     TRASH = "trash"  # takes a sealed checkpoint away in one rename, to be emptied in the trash

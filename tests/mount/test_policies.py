@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -287,3 +288,128 @@ def test_direct_files_never_lie_on_the_local_tier(
     objects = (node.local / "objects").glob("*/*")
     assert [path for path in objects if path.stat().st_size > MIB] == []
     assert replacement().mount.joinpath("elsewhere").stat().st_size == len(content)
+
+
+SCRATCH = [
+    {"pattern": "scratch/", "policy": "scratch"},
+    {"pattern": "*.part", "policy": "scratch"},
+]
+
+
+@pytest.fixture
+def scratch(make_node: Callable[..., Node]) -> Node:
+    node = make_node()
+    node.settings = {"policies": SCRATCH}
+    node.start()
+    (node.mount / "scratch").mkdir()
+    return node
+
+
+def test_scratch_files_stay_on_this_node(scratch: Node, make_node: Callable[..., Node]) -> None:
+    node, place = scratch, scratch.mount / "scratch"
+    content = os.urandom(2 * MIB)
+    (place / "f").write_bytes(content)
+    node.settle()
+    status = node.status()
+    assert (status["pending_ops"], status["open_for_write"]) == (0, 0)
+    assert node.cli("locate", place / "f", "--json").json["tier"] == "local"
+    with (place / "f").open("r+b") as file, (place / "f").open("rb") as reader:
+        file.seek(1)
+        file.write(b"in place")
+        file.flush()
+        os.fsync(file.fileno())
+        content = content[:1] + b"in place" + content[9:]
+        assert reader.read() == content
+    os.link(place / "f", place / "second")
+    (place / "f").rename(place / "g")
+    (place / "g").chmod(0o600)
+    os.setxattr(place / "g", "user.x", b"1")
+    (place / "cut").write_bytes(b"12345")
+    os.truncate(place / "cut", 2)
+    (place / "again").write_bytes(b"first")
+    (place / "again").write_bytes(b"2nd")
+    (place / "gone").write_bytes(os.urandom(MIB))
+    (place / "gone").unlink()
+    (place / "cut").replace(place / "again")
+    expected = {"g": content, "second": content, "again": b"12"}
+    for end in (node.kill_worker, node.kill):
+        assert _content(place) == expected
+        if end == node.kill_worker:
+            node.expected.append("killed by SIGKILL")
+            if not _supervised():
+                continue
+        end()
+        if end == node.kill:
+            node.start()
+    assert _content(place) == expected
+    assert stat.S_IMODE((place / "second").stat().st_mode) == 0o600
+    assert (place / "second").stat().st_nlink == 2
+    other = make_node("other").start()
+    assert list((other.mount / "scratch").iterdir()) == []
+    assert list((node.shared / "scratch").iterdir()) == []
+    with pytest.raises(OSError, match="not empty"):
+        place.rmdir()
+    for name in expected:
+        (place / name).unlink()
+    wait_until(lambda: _local_bytes(node) == 0, "the content to go")
+    place.rmdir()
+    node.settle()
+
+
+def test_what_leaves_a_scratch_path_is_sent(scratch: Node) -> None:
+    node, place, there = scratch, scratch.mount / "scratch", scratch.shared
+    # the usual way to replace a file: the name never shows anything but whole content
+    (node.mount / "final").write_bytes(b"old")
+    node.settle()
+    (node.mount / "final.part").write_bytes(b"new")
+    inode = (there / "final").stat().st_ino
+    (node.mount / "final.part").replace(node.mount / "final")
+    assert (node.mount / "final").read_bytes() == b"new"
+    node.settle()
+    assert _is(there / "final", b"new")
+    assert (there / "final").stat().st_ino != inode
+    # an open one is sent when it is closed
+    with (node.mount / "open.part").open("wb") as file:
+        file.write(b"before")
+        file.flush()
+        (node.mount / "open.part").rename(node.mount / "open")
+        file.write(b" and after")
+    node.settle()
+    assert _is(there / "open", b"before and after")
+    # a rename that fails changes nothing
+    (place / "kept").write_bytes(b"kept")
+    with pytest.raises(PermissionError):
+        (place / "kept").rename(node.mount / ".staging_reserved")
+    node.settle()
+    assert not (there / "scratch" / "kept").exists()
+    # a link would be both; a copy is what mv makes then
+    with pytest.raises(OSError, match="cross-device"):
+        os.link(place / "kept", node.mount / "link")
+    with pytest.raises(OSError, match="cross-device"):
+        os.link(node.mount / "final", place / "link")
+    # a directory takes its files along
+    (place / "run").mkdir()
+    (place / "run" / "f").write_bytes(b"taken along")
+    (place / "run").rename(node.mount / "run")
+    node.settle()
+    assert _is(there / "run" / "f", b"taken along")
+    # what was committed stays that
+    (node.mount / "final").rename(place / "final")
+    node.settle()
+    assert _is(there / "scratch" / "final", b"new")
+    assert sorted(path.name for path in (there / "scratch").iterdir()) == ["final"]
+    node.kill()
+    node.start()
+    assert (place / "kept").read_bytes() == b"kept"
+
+
+def _supervised() -> bool:
+    return os.environ.get("TIERFS_TEST_SUPERVISOR") != "off"
+
+
+def _content(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def _local_bytes(node: Node) -> int:
+    return sum(path.stat().st_size for path in (node.local / "objects").glob("*/*"))

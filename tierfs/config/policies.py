@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tierfs.config.nearest import nearest
 
-WRITEBACK, WRITETHROUGH = "writeback", "writethrough"
+WRITEBACK, WRITETHROUGH, SCRATCH = "writeback", "writethrough", "scratch"
 CACHE, DIRECT, LOG = "cache", "direct", "log"
-POLICY_NAMES = (WRITEBACK, WRITETHROUGH, CACHE, DIRECT, LOG)
+POLICY_NAMES = (WRITEBACK, WRITETHROUGH, SCRATCH, CACHE, DIRECT, LOG)
 LOCAL, COMMITTED = "local", "committed"
 _KEYS = ("pattern", "policy", "fsync", "close")
 _DURABLE = (WRITEBACK, WRITETHROUGH, DIRECT)

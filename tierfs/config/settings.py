@@ -212,7 +212,8 @@ class Settings:
             parse_policies,
             "What happens with files, by their paths: tables of a pattern and a policy: writeback "
             "(committed behind the application's back; what holds where no pattern matches), "
-            "writethrough (close and fsync return when the file is committed), cache (read-only; "
+            "writethrough (close and fsync return when the file is committed), scratch (stays on "
+            "this node), cache (read-only; "
             "the first read brings it to the local tier), direct (written to the shared tier, "
             "not to the local one), log (sent now and then while it is open; nothing waits for "
             "it). With writeback, writethrough and direct, close and fsync can be set to local or "

@@ -265,6 +265,7 @@ class Handlers:
         op = virtual.op_of(node)
         explanation = (
             rooms.backlog.explain(op, time.monotonic()) if op is not None
+            else "stays on this node" if node.stays
             else "committed: the shared tier has it"
         )  # fmt: skip
         return LocateResult(

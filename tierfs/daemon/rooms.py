@@ -16,7 +16,7 @@ from tierfs.daemon.succession import Succession
 from tierfs.groups import Patterns
 from tierfs.journal import DropOp, Journal, SaveRequest
 from tierfs.local import ObjectStore, noted_salvage
-from tierfs.model import JournalSnapshot, Kind, ObjectId, OpState
+from tierfs.model import JournalSnapshot, Kind, ObjectId, OpKind, OpState
 from tierfs.namespace.core import Core
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.settings import NamespaceSettings
@@ -168,7 +168,10 @@ def _take_stock(store: ObjectStore, journal: Journal, *, goes_on: bool) -> Journ
     """
     snapshot = journal.load()
     left_open = [op for op in snapshot.ops if op.state is OpState.OPEN]
-    lost = [op for op in left_open if not _has_object(store, op.object)]
+    files = {record.id for record in snapshot.objects if record.kind is Kind.FILE}
+    scratch = [op for op in snapshot.ops if op.kind is OpKind.MKNOD and op.object in files]
+    # a power cut may have taken what nobody has synced
+    lost = [op for op in (*left_open, *scratch) if not _has_object(store, op.object)]
     journal.apply(*(DropOp(op.row) for op in lost))
     if not goes_on:
         journal.mark_torn(op.row for op in left_open if op not in lost)
@@ -176,7 +179,7 @@ def _take_stock(store: ObjectStore, journal: Journal, *, goes_on: bool) -> Journ
     if marked := store.boot_changed:
         journal.mark_undurable_suspect()
         store.remember_boot()
-    return journal.load() if left_open or marked else snapshot
+    return journal.load() if left_open or lost or marked else snapshot
 
 
 def _has_object(store: ObjectStore, object_id: ObjectId) -> bool:

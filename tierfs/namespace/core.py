@@ -118,6 +118,7 @@ class Core(Tiers):
         self.shared = shared
         self.settings = settings
         self.policies = policies
+        self.scratch: set[LocalObject] = set()
         self._local_threads = local_threads
         self.calls = SharedCalls(shared_threads, reading_threads, lambda: self.settings.tier_wait)
         root = places.record(ROOT)
@@ -325,6 +326,19 @@ class Core(Tiers):
         path = (*self.tree.path(state.id), name)
         if self.policies.of(path).kind is PolicyKind.DIRECT:
             self.store.spread.place_far(obj.id)
+
+    def begin_file(
+        self, obj: LocalObject, state: DirectoryState, name: Name, shared_inode: int | None
+    ) -> Op:
+        """Issues the op of a file that is made: it will be sent, or is scratch and stays here."""
+        path = (*self.tree.path(state.id), name)
+        if self.policies.of(path).kind is PolicyKind.SCRATCH:
+            obj.scratch = True
+            self.scratch.add(obj)
+            return self.issue(OpKind.MKNOD, obj, state, name)[0]
+        return self.issue(
+            OpKind.PUT, obj, state, name, state=OpState.OPEN, base_inode=shared_inode
+        )[0]
 
     def policy(self, node: Node) -> Policy:
         """What holds for the file `node`; once it has no name, what holds by default."""

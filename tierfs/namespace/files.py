@@ -23,7 +23,6 @@ from tierfs.model import (
     Name,
     ObjectId,
     Op,
-    OpKind,
     OpState,
     Phase,
 )
@@ -172,10 +171,7 @@ class Files:
         shared_inode = entry.shared_inode if entry is not None else None
         with core.step(later=True):
             core.groups.enter(state.id, caller.process)
-            op, _ = core.issue(
-                OpKind.PUT, obj, state, name, state=OpState.OPEN,
-                base_inode=shared_inode, overwrites=False,
-            )  # fmt: skip
+            op = core.begin_file(obj, state, name, shared_inode)
         state.put(name, Entry(obj, op, shared_inode))
         node = core.tree.node_of_object(obj)
         node.names.add((state.id, name))
@@ -325,7 +321,7 @@ class Files:
         try:
             await self._data.end_writing(obj)
             if not obj.live or self.settled(obj):
-                await self._written(node, obj)
+                await self.written(node, obj)
             elif not obj.settling:
                 obj.settling = True
                 obj.users += 1
@@ -373,7 +369,7 @@ class Files:
                     if not self.settled(obj):
                         return False
                     obj.dirty = obj.dirty or mapped
-                    await self._written(node, obj)
+                    await self.written(node, obj)
                 except OSError as error:
                     self._doubtful(obj, error)
             obj.settling = False
@@ -402,7 +398,7 @@ class Files:
                 return
             await trio.sleep(LET_GO_SECONDS)
 
-    async def _written(self, node: Node, obj: LocalObject) -> None:
+    async def written(self, node: Node, obj: LocalObject) -> None:
         """No writer is left: the op may go, or is dropped when nothing was changed."""
         core, op = self._core, obj.put
         if op is None:

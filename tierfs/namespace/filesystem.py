@@ -33,6 +33,7 @@ from tierfs.namespace.ranges import Ranges
 from tierfs.namespace.recovery import restore
 from tierfs.namespace.remembered import Remembered
 from tierfs.namespace.room import Room
+from tierfs.namespace.scratch import Scratch
 from tierfs.namespace.settling import Settling
 from tierfs.namespace.snapshots import Snapshots
 from tierfs.namespace.space import Space
@@ -86,6 +87,7 @@ class FileSystem:
         self.names = PolicedNames(
             core, self.lookup, self.files, self.listings, self.inheritance, self.decisions
         )
+        self.scratch = self.names.scratch = Scratch(core, self.data, opening, self.files)
         self.attributes = PolicedAttributes(core, self.lookup, self.files, self.inheritance)
         self.outcomes = Outcomes(core, self.chores)
         core.calls.on_answer = lambda: core.writeback.hurry()
@@ -145,6 +147,7 @@ class FileSystem:
             nursery.start_soon(self.sealing.run)
             nursery.start_soon(self.retention.run)
             nursery.start_soon(self.promotions.run)
+            nursery.start_soon(self.scratch.sweep)
             nursery.start_soon(self.settling.run, self.files)
             nursery.start_soon(self.long_open.run, self.files.handles)
 

@@ -59,6 +59,7 @@ class LocalObject:
         put: the op that will send its content, if one is pending.
         supersedes: op of the state before, until this one is closed.
         origin: state of the shared file that it was copied from.
+        scratch: a file that stays on this node; an op that is never sent keeps each of its names.
         clean: a CleanRecord of the journal refers to it.
         flushed_at: clock value of the last FLUSH that found a change.
         xattrs: the names of its xattrs, None when they have to be asked for.
@@ -81,6 +82,7 @@ class LocalObject:
     supersedes: Op | None = None
     origin: Signature | None = None
     clean: bool = False
+    scratch: bool = False
     flushed_at: float = 0.0
     xattrs: frozenset[bytes] | None = None
     links: int = 0
@@ -194,9 +196,10 @@ class Node:
 
     @property
     def stays(self) -> bool:
-        """Whether it is a fifo, socket or device of this node: nothing of it is ever sent."""
-        made_here = self.object is not None and self.object.content is Content.DATA
-        return made_here and self.kind in SPECIAL
+        """Whether it is a fifo, socket, device or scratch file of this node: never sent."""
+        if self.object is None or self.object.content is not Content.DATA:
+            return False
+        return self.object.scratch or self.kind in SPECIAL
 
     def answering(self) -> LocalObject | None:
         """The object that answers for it; once it has no name, what its open handles have."""

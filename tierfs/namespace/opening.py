@@ -125,7 +125,7 @@ class Opening:
     async def for_writing(self, node: Node, *, truncate: bool) -> None:
         """Afterwards the node has a data object with an op that will send it."""
         obj = node.object
-        if obj is not None and obj.content is Content.DATA and is_written(obj):
+        if obj is not None and obj.content is Content.DATA and is_in_place(obj):
             if truncate:
                 await self.truncate_object(obj, 0)
         elif node.backing:
@@ -184,7 +184,8 @@ class Opening:
     def put_again(self, node: Node) -> None:
         """The content of a node that is open for writing will be sent."""
         obj = node.object
-        if obj is not None and obj.writers and obj.put is None and not node.unlinked:
+        gone = node.unlinked or (obj is not None and obj.scratch)
+        if obj is not None and obj.writers and obj.put is None and not gone:
             self.issue_put(node, obj)
 
     def issue_put(self, node: Node, obj: LocalObject) -> None:
@@ -199,7 +200,7 @@ class Opening:
             shared_inode = entry.shared_inode
         op, _ = self._core.issue(
             OpKind.PUT, obj, state, name[1], state=OpState.OPEN, base_inode=shared_inode,
-            overwrites=shared_inode is not None or entry is not None,
+            overwrites=shared_inode is not None or (entry is not None and is_sent(entry.op)),
         )  # fmt: skip
         op.changed_ns = 0  # the name was there before: its directory does not change
         state.put(name[1], Entry(obj, op, shared_inode))
@@ -305,6 +306,16 @@ def size_of(core: Core, obj: LocalObject) -> int:
     """The size of an object with open files, as the kernel has it in memory."""
     fd = obj.fd if obj.fd >= 0 else obj.write_fd
     return core.os.fstat("room.size", fd).st_size if fd >= 0 else 0
+
+
+def is_in_place(obj: LocalObject) -> bool:
+    """Whether who opens `obj` for writing changes that object itself."""
+    return obj.scratch or is_written(obj)
+
+
+def is_sent(op: Op) -> bool:
+    """Whether `op` is one that the shared tier gets."""
+    return op.kind is not OpKind.MKNOD
 
 
 def is_written(obj: LocalObject) -> bool:

@@ -1,4 +1,4 @@
-"""What policies forbid: changes below a path of policy `cache`, which is read-only (EROFS)."""
+"""Calls under the policies: `cache` is read-only (EROFS), `scratch` files stay on this node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tierfs.namespace.callers import Caller
 from tierfs.namespace.core import Core
 from tierfs.namespace.files import WRITE_FLAGS, Files
 from tierfs.namespace.names import Names
-from tierfs.namespace.nodes import DirectoryState, Handle, Node
+from tierfs.namespace.nodes import DirectoryState, Handle, LocalObject, Node
+from tierfs.namespace.scratch import Scratch, is_scratch
+from tierfs.osio import RENAME_EXCHANGE
 from tierfs.policies import PolicyKind
 
 
@@ -51,11 +53,26 @@ class PolicedFiles(Files):
     ) -> Handle:  # fmt: skip
         """See `Files.create`."""
         refuse_at(self._core, state, name)
-        return await super().create(state, name, mode, caller, internal=internal)
+        handle = await super().create(state, name, mode, caller, internal=internal)
+        if is_scratch(handle.node):
+            self._core.changed_here(state)
+        return handle
+
+    async def flush(self, handle: Handle) -> None:
+        """See `Files.flush`."""
+        await super().flush(handle)
+        if handle.writable and is_scratch(handle.node):
+            await self._core.journal.post().written()  # the row of its name
 
 
 class PolicedNames(Names):
-    """The calls that change directories, under the policies."""
+    """The calls that change directories, under the policies.
+
+    Attributes:
+        scratch: what becomes of scratch files.
+    """
+
+    scratch: Scratch
 
     async def mkdir(self, state: DirectoryState, name: Name, mode: int, caller: Caller) -> Node:
         """See `Names.mkdir`."""
@@ -80,6 +97,7 @@ class PolicedNames(Names):
         """See `Names.link`."""
         refuse_at(self._core, state, name)
         refuse_change(self._core, node)
+        self.scratch.check_end(node, state, name)
         await super().link(node, state, name)
 
     async def unlink(self, state: DirectoryState, name: Name) -> None:
@@ -98,7 +116,44 @@ class PolicedNames(Names):
         """See `Names.rename`."""
         refuse_at(self._core, old, old_name)
         refuse_at(self._core, new, new_name)
+        if flags == RENAME_EXCHANGE:
+            await self._check_exchange(old, old_name, new, new_name)
+        obj = _object_at(old, old_name)
+        if obj is not None and obj.scratch and not self.scratch.is_at(new, new_name):
+            await self._send(obj, old, old_name, new, new_name, flags)
+            return
         await super().rename(old, old_name, new, new_name, flags)
+        if self._core.scratch:
+            await self.scratch.sweep()  # a directory may have taken some along
+
+    async def _check_exchange(
+        self, old: DirectoryState, old_name: Name, new: DirectoryState, new_name: Name
+    ) -> None:
+        for obj, (state, name) in (
+            (_object_at(old, old_name), (new, new_name)),
+            (_object_at(new, new_name), (old, old_name)),
+        ):
+            if obj is not None and obj.scratch:
+                self.scratch.check_end(self._core.tree.by_object[obj.id], state, name)
+
+    async def _send(
+        self, obj: LocalObject, old: DirectoryState, old_name: Name, new: DirectoryState,
+        new_name: Name, flags: int,
+    ) -> None:  # fmt: skip
+        """What was scratch takes a name of the shared tier: in one step, as any file."""
+        node = self._core.tree.by_object[obj.id]
+        await self.scratch.leave(node, obj)
+        try:
+            await super().rename(old, old_name, new, new_name, flags)
+        except BaseException:
+            self.scratch.stay(node, obj)
+            raise
+        await self.scratch.sent(node, obj)
+
+
+def _object_at(state: DirectoryState, name: Name) -> LocalObject | None:
+    entry = state.entries.get(name)
+    return None if entry is None else entry.object
 
 
 class PolicedAttributes(AttributeCalls):

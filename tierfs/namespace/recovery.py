@@ -156,6 +156,9 @@ def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, i
         op.scope2 = tree.scope(op.parent2)
         op.path2 = (*tree.path(op.parent2), op.name2)
     op.log = core.is_log(op)
+    if op.kind is OpKind.MKNOD and obj.kind is Kind.FILE:
+        obj.scratch = True
+        core.scratch.add(obj)
     if op.log and op.mark is Mark.TORN:
         op.mark = op.error = None  # what of a log was written counts
     obj.pending += 1

@@ -19,6 +19,7 @@ class PolicyKind(enum.StrEnum):
 
     WRITEBACK = "writeback"  # committed behind the application's back
     WRITETHROUGH = "writethrough"  # close and fsync return when it is committed
+    SCRATCH = "scratch"  # stays on this node
     CACHE = "cache"  # read-only; the first read brings it to the local tier
     DIRECT = "direct"  # its content lies on the shared tier only
     LOG = "log"  # sent now and then while it is open; holds nothing
