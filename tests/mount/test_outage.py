@@ -54,6 +54,12 @@ def test_what_has_to_be_asked_gets_an_error_in_time(tier: FaultyTier, outage_nod
     node.settle()
     assert state(node) == "healthy"
     with tier.hang():
+        assert node.cli("set", node.mount, "tier_wait=60s").code == 0
+        killed = subprocess.Popen(["stat", node.mount / "theirs" / "g"])
+        wait_until(lambda: node.status()["hanging"], "the request to hang", timeout=30)
+        killed.kill()
+        killed.wait(20)
+        assert node.cli("set", node.mount, f"tier_wait={TIER_WAIT}s").code == 0
         started = time.monotonic()
         with fails_with(errno.EIO):
             os.stat(node.mount / "theirs" / "f")

@@ -185,6 +185,7 @@ def _read_back(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
         got = system.pread_into("put.reread", fd, buffer[: wanted + -wanted % ALIGNMENT], position)
         if got == 0:
             raise damaged(transfer)
+        transfer.progress(0)  # it moves
         used = min(got, wanted)
         hasher.update(buffer[:used])
         position += used

@@ -39,13 +39,16 @@ class Outcome:
 
 @dataclass(slots=True)
 class Transfer:
-    """A file on its way: bytes sent of its total, and since when (clock seconds)."""
+    """A file on its way: bytes sent of its total, since when, and when it last moved (clock
+    seconds).
+    """
 
     op: Op
     path: str
     total: int
     started: float
     sent: int = 0
+    moved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from tierfs.writeback.results import Applied, Held, NothingToDo, NotYet
 from tierfs.writeback.retries import Retries
 from tierfs.writeback.rooms import Rooms
 from tierfs.writeback.settings import WritebackSettings
+from tierfs.writeback.slots import Slots
 from tierfs.writeback.staging import Stager
 from tierfs.writeback.through import Through
 
@@ -102,6 +103,7 @@ class WriteBack:
         self._through = Through(
             self._rooms, self._flushes, self._retries, self.pace, lambda: self._wakeup
         )
+        self._slots = Slots(clock, self._stager.moved, lambda: self._settings.hang_seconds)
         self._wakeup = trio.Event()
         self._over: dict[int, trio.Event] = {}
         self._given_back: dict[int, trio.Event] = {}
@@ -239,6 +241,7 @@ class WriteBack:
             nursery.start_soon(self._stager.sweep)
             nursery.start_soon(self._actions.run)
             nursery.start_soon(self._retry_stuck)
+            nursery.start_soon(self._slots.run)
             nursery.start_soon(self.removals.run, self.wake)
             for lane in self._lanes():
                 nursery.start_soon(self._work_lane, lane)
@@ -284,6 +287,11 @@ class WriteBack:
         return self.pace.is_awaited(op.row) and (lane.want is None or lane.want(op))
 
     async def _work(self, op: Op, action: Action, room: trio.Semaphore) -> None:
+        with self._slots.taken(op, room):
+            await self._attempt(op, action)
+        self.wake()
+
+    async def _attempt(self, op: Op, action: Action) -> None:
         try:
             applied = await action(op)
             if applied is not None:
@@ -299,7 +307,6 @@ class WriteBack:
         except Exception as error:
             self._failed(op, error)
         finally:
-            room.release()
             if self._rooms.alive(op):
                 self._rooms.backlog.done_with(op)
             self._tell_decided(op)

@@ -121,6 +121,11 @@ class Stager:
         """What is under way."""
         return list(self._transfers.values())
 
+    def moved(self, op: Op) -> float:
+        """When something of `op` was last sent or read back; 0.0 if it is not in transfer."""
+        transfer = self._transfers.get(op.row)
+        return 0.0 if transfer is None else transfer.moved
+
     def report(self) -> tuple[TransferStatus, ...]:
         """What is under way, for people."""
         return tuple(TransferStatus(t.path, t.sent, t.total) for t in self._transfers.values())
@@ -171,6 +176,7 @@ class Stager:
 
     def _progress(self, transfer: Transfer, count: int) -> None:
         transfer.sent += count
+        transfer.moved = self._rooms.clock()
         self.rate.add(count)
 
     def _changed(self, op: Op, data_version: int) -> bool:

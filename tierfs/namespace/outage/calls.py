@@ -17,6 +17,7 @@ import trio
 
 from tierfs.health import Health, Reading, Silence, is_failure, name_of
 from tierfs.namespace.outage.asking import asker
+from tierfs.osio.processes import is_dying
 from tierfs.threads import Pool, forget
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class SharedCalls:
         self._clock = clock
         self._health = Health()
         self._hasty: set[trio.CancelScope] = set()
+        self._waiting: dict[trio.CancelScope, tuple[int, float]] = {}
         self._reading: dict[trio.CancelScope, float] = {}
         self.silence = Silence(PATIENCE_SECONDS)
         self.changes = Silence(PATIENCE_SECONDS)
@@ -116,7 +118,7 @@ class SharedCalls:
         if asker() is None or late is None:
             return await self._readers.run(call, *args, late=late)
         last = trio.current_time() + PATIENT_READS * self._tier_wait()
-        with trio.move_on_after(self._tier_wait()) as scope:
+        with trio.move_on_after(self._tier_wait()) as scope, self._killable(scope):
             self._reading[scope] = last
             try:
                 return await self._readers.run(call, *args, late=late)
@@ -128,13 +130,21 @@ class SharedCalls:
     def _limited(self, hasty: bool) -> Iterator[None]:
         if hasty and self.silent:
             raise Unanswered
-        with trio.move_on_after(self._tier_wait()) as scope:
+        with trio.move_on_after(self._tier_wait()) as scope, self._killable(scope):
             if hasty:
                 self._hasty.add(scope)
             try:
                 yield
             finally:
                 self._hasty.discard(scope)
+
+    @contextmanager
+    def _killable(self, scope: trio.CancelScope) -> Iterator[None]:
+        self._waiting[scope] = asker() or 0, self._clock()
+        try:
+            yield
+        finally:
+            del self._waiting[scope]
 
     # -- watching --------------------------------------------------------------------------------
 
@@ -165,6 +175,10 @@ class SharedCalls:
         now = self._clock()
         for pool in (self._threads, self._readers):
             pool.look(now, HANGS_SECONDS)
+        for scope, (thread, since) in list(self._waiting.items()):
+            # who is killed while the kernel waits for our answer goes on waiting for it
+            if thread and now - since > PATIENCE_SECONDS and is_dying(thread):
+                scope.cancel()
         if self.silence.look(now, self._threads.oldest(now)):
             self._fell_silent("nothing comes back")
 
