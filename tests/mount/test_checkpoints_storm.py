@@ -53,3 +53,9 @@ def test_long_storm(
     seconds = float(os.environ.get("TIERFS_STORM_SECONDS", "120"))
     device = make_device("storm", 1024 * MIB)
     storm(make_node, device, tuple(jobs.KINDS.values()), seed, seconds)
+
+
+def test_short_storm(
+    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice]
+) -> None:
+    storm(make_node, make_device("storm", 512 * MIB), tuple(jobs.KINDS.values()), 1, 3.0)
