@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+import pytest
 
 from tests.harness import LoopDevice, Node, frozen, wait_until
 from tests.harness.checkpoints import TRAINER
@@ -194,3 +197,22 @@ def test_what_a_pointer_names_goes_after_the_next_pointer(make_node: Callable[..
     node.settle()
     assert (shared / "latest").read_text() == "global_step3"
     wait_until(lambda: not (shared / "global_step1").exists(), "the first to go")
+
+
+@pytest.mark.parametrize("end", ["killed", "exited"])
+def test_an_unlinker_that_is_killed_leaves_no_whole_checkpoint(
+    make_node: Callable[..., Node], end: str
+) -> None:
+    """One that ends by itself has edited it; of one that was killed nobody knows what it meant."""
+    node = started(make_node)
+    saved(node, 1, 2)
+    folder, shared = node.mount / "run" / "checkpoint-2", node.shared / "run"
+    code = f"import os, signal; os.unlink({str(folder / TRAINER.shards[0])!r})"
+    code += "; os.kill(os.getpid(), signal.SIGKILL)" if end == "killed" else ""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    gone = [shared / name / TRAINER.shards[0] for name in ("checkpoint-2", ".staging_checkpoint-2")]
+    wait_until(lambda: not any(each.exists() for each in gone), "the file to go")
+    assert steps_in(shared) == ({1} if end == "killed" else {1, 2})
+    assert steps_in(node.mount / "run") == steps_in(shared)
+    unsettled = wait_until(lambda: end == "exited" or node.status()["unsettled"], "it to be told")
+    assert end == "exited" or "checkpoint-2" in str(unsettled)

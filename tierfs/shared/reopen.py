@@ -76,6 +76,7 @@ class Reopening(Sealing):
     def reopen_whole(self, place: Place, name: Name, group: ObjectId, inode: int) -> Record:
         """Rename the sealed checkpoint `name` back to ``.staging_NAME``: it is not whole any more.
 
+        What is in it belongs to the next generation, but an end marker in it says nothing of that.
         Raises FileNotFoundError if it is gone, ESTALE if it is not `inode`, FileExistsError if
         something else is staged.
         """
@@ -85,7 +86,9 @@ class Reopening(Sealing):
             last = self.last_record(group)
             if not self.has_inode(directory, staged, inode):
                 self.expect(place, directory, name, inode)
-                last = self.advance(group, self._next(group, last, place, name, inode))
+                record = self._next(group, last, place, name, inode)
+                self.write_linked(group, record.generation - 1, self._files(directory, name))
+                last = self.advance(group, record)
                 step = "reopen.rename"
                 self.system.rename_at(step, directory, name, directory, staged, RENAME_NOREPLACE)
             elif last is None or last.state is not GroupState.OPEN:
@@ -110,6 +113,15 @@ class Reopening(Sealing):
         if last is not None and last.state is GroupState.OPEN and last.stale == files:
             return last
         return self.advance(group, self._next(group, last, *final, inode, files))
+
+    def _files(self, directory: int, name: Name) -> list[Incarnation]:
+        top = self.system.open_at("reopen.open", directory, name, _DIRECTORY)
+        try:
+            return [
+                found.incarnation for found in self.walk_at(top) if found.kind is not Kind.DIRECTORY
+            ]
+        finally:
+            self.system.close("reopen.close", top)
 
     def _next(
         self,

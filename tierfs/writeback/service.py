@@ -378,7 +378,9 @@ class WriteBack:
         self.removals.over(op)
         if outcome is not None:
             self._rooms.backlog.remove(op)
-            self._rooms.journal.post(*changes, *self._on_outcome(outcome))
+            # what follows from the end of a SEAL (its removal, begun meanwhile) ends up with it
+            with self._rooms.journal.together():
+                self._rooms.journal.post(*changes, *self._on_outcome(outcome))
         committed = outcome is not None and outcome.kind is OutcomeKind.COMMITTED
         if not committed:
             self._actions.left(op)

@@ -41,8 +41,11 @@ class Finishing:
 
     async def before_removal(self, state: DirectoryState, process: int) -> None:
         """`process`, or its thread of that id, is about to unlink something in `state`."""
-        groups = self._core.groups
-        inside = groups.unsealed_in(self._core.tree.scope(state.id)) if process else None
+        groups, scope = self._core.groups, self._core.tree.scope(state.id)
+        if process and (sealed := groups.sealed_in(scope)) is not None:
+            groups.unlinkers.unlinks(sealed, groups.follow(process_of(process)))
+            return
+        inside = groups.unsealed_in(scope) if process else None
         group = None if inside is None else groups.get(inside)
         if group is None or group.seal is not None or group.record.older is not None:
             return

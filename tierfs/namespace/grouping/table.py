@@ -48,6 +48,7 @@ from tierfs.model import (
 )
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.processes import Processes
+from tierfs.namespace.grouping.unlinkers import Unlinkers
 from tierfs.namespace.nodes import DirectoryState
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
@@ -86,6 +87,7 @@ class GroupTable:
         self.settle = settle
         self._newest: dict[ObjectId, int] = {}
         self.processes = Processes(self._ended)
+        self.unlinkers = Unlinkers(backlog)
         self.changed: Callable[[Group], None] = lambda group: None
         self.drop_seal: Callable[[Op], object] = lambda op: None
         self.reopen: Callable[[ObjectId, Reopen], None]
@@ -233,14 +235,16 @@ class GroupTable:
     def edit(self, sealed: ObjectId) -> bool:
         """What was removed from the checkpoint `sealed` is about to be removed from its files.
 
-        True: its end marker is among that, so it is to be unsealed first.
+        True: its end marker is among that, or one who removed it was killed, so it is to be
+        unsealed first.
         """
         if sealed in self._groups or any(
             op.kind in REBUILDS for op in self._backlog.ops_of_object(sealed)
         ):
             return False
-        removed = [op for op in self._backlog.under(sealed) if op.kind is OpKind.UNLINK]
-        if not any(op.parent == sealed and op.name in END_MARKERS for op in removed):
+        removed = self.unlinkers.pending(sealed)
+        marker = any(op.parent == sealed and op.name in END_MARKERS for op in removed)
+        if not marker and not self.unlinkers.killed(sealed):
             return False
         since = self._journal.next_number()
         self.reopen(sealed, Reopen.WHOLE)
@@ -433,6 +437,7 @@ class GroupTable:
 
     def _ended(self, process: int, started: int, well: bool) -> None:
         who = Process(process, started)
+        self.unlinkers.ended(who, killed=not well)
         for group in self:
             if who in group.writers.processes():
                 group.writers.ended(who, killed=not well)
