@@ -365,6 +365,17 @@ def test_longest_and_strangest_names(tree: Tree) -> None:
         (tree / ("y" * 256)).stat()
 
 
+def test_longest_target_of_a_symlink(tree: Tree) -> None:
+    """As long as the shared file system takes: on XFS 1023 bytes."""
+    longest = "t" * 1023
+    os.symlink(longest, tree / "link")
+    with fails_with(errno.ENAMETOOLONG):
+        os.symlink(longest + "t", tree / "longer")
+    tree.commit_here()
+    assert os.readlink(tree / "link") == longest
+    assert names(tree.path) == ["link"]
+
+
 def test_deep_directories(tree: Tree) -> None:
     deep = tree.path.joinpath(*["level"] * 40)
     deep.mkdir(parents=True)

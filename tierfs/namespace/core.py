@@ -467,8 +467,13 @@ class Core(Tiers):
             return ROOT, target[len(top) :]
         return directory, b""
 
-    def check_new_name(self, state: DirectoryState, name: Name) -> None:
-        """Refuses a name that cannot be made in `state`: it is gone, or the name is reserved."""
+    def check_new_name(self, state: DirectoryState, name: Name, target: Name = b"") -> None:
+        """Refuses a name that cannot be made in `state`: it is gone, or the name is reserved.
+
+        So is a symbolic link whose `target` is longer than the shared tier takes.
+        """
+        if len(target) > self.shared.target_bytes:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fsdecode(name))
         if state.removed:
             raise FileNotFoundError(errno.ENOENT, "the directory was removed", os.fsdecode(name))
         if is_hidden(b"/".join(self.tree.path(state.id)), name):

@@ -119,7 +119,7 @@ class Names:
         rdev: int = 0,
     ) -> LocalObject:  # fmt: skip
         core = self._core
-        core.check_new_name(state, name)
+        core.check_new_name(state, name, target)
         obj = core.add_object(kind, Content.DATA)
         await core.make(obj.id, make_newborn, core.store, obj, birth, state.id, name, target, rdev)
         obj.xattrs = birth.xattr_names

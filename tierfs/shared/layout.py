@@ -27,7 +27,7 @@ CONTENT = b"content"
 TRASH_PATH = CONTROL + b"/" + TRASH
 RETIRED_PREFIX = b"old-"
 FORMAT_VERSION = 1
-PROBE_FILES = (b"a", b"b")
+PROBE_FILES = (b"a", b"b", b"c")
 
 XATTR_PREFIX = b"user.tierfs."
 XATTR_ID = b"user.tierfs.id"

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tierfs.errors import TierError
@@ -14,14 +15,29 @@ from tierfs.shared import layout
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _OTHER_USER = 1
+_LONGEST_TARGET = 4095
+"""Of a symbolic link, by the kernel (PATH_MAX)."""
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def probe(system: OS, root: Path, root_fd: int, member: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What file systems differ in.
+
+    Attributes:
+        can_exchange: RENAME_EXCHANGE works; without it a checkpoint that is saved over another is
+            missing for a moment.
+        target_bytes: the longest target of a symbolic link (XFS: 1023).
+    """
+
+    can_exchange: bool = True
+    target_bytes: int = _LONGEST_TARGET
+
+
+def probe(system: OS, root: Path, root_fd: int, member: str) -> Abilities:
     """Raise TierError if the file system of `root` lacks what tierfs needs of it.
 
-    Returns whether it has RENAME_EXCHANGE, without which a checkpoint that is saved over another
-    is missing for a moment. Works in a hidden directory that is removed again; by the next sweep
+    Works in a hidden directory that is removed again; by the next sweep
     if the process dies.
     """
     if system.statvfs("probe.statvfs", root_fd).f_flag & os.ST_RDONLY:
@@ -44,7 +60,7 @@ def probe(system: OS, root: Path, root_fd: int, member: str) -> bool:
         _quietly(system.rmdir_at, "probe.rmdir", root_fd, name)
 
 
-def _try_all(system: OS, root: Path, directory: int) -> bool:
+def _try_all(system: OS, root: Path, directory: int) -> Abilities:
     first = system.open_at("probe.create", directory, b"a", _CREATE, 0o600)
     second = system.open_at("probe.create", directory, b"b", _CREATE, 0o600)
     try:
@@ -54,7 +70,7 @@ def _try_all(system: OS, root: Path, directory: int) -> bool:
         xattr = b"user.tierfs.probe", b"1"
         _need(root, "user xattrs", system.set_xattr, "probe.xattr", first, *xattr)
         _try_renames(system, root, directory, system.fstat("probe.stat", first).st_ino)
-        return _can_exchange(system, directory)
+        return Abilities(_can_exchange(system, directory), _target_bytes(system, directory))
     finally:
         system.close("probe.close", first)
         system.close("probe.close", second)
@@ -100,6 +116,22 @@ def _can_exchange(system: OS, directory: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _target_bytes(system: OS, directory: int) -> int:
+    """The length of the longest target that is taken, by halves."""
+    sure, refused = 0, _LONGEST_TARGET + 1
+    length = _LONGEST_TARGET
+    while refused - sure > 1:
+        try:
+            system.symlink_at("probe.symlink", directory, b"c", b"t" * length)
+        except OSError:
+            refused = length
+        else:
+            sure = length
+            system.unlink_at("probe.unlink", directory, b"c")
+        length = (sure + refused) // 2
+    return sure
 
 
 def _need(root: Path, ability: str, call: Callable[..., object], *arguments: object) -> None:

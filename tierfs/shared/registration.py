@@ -11,7 +11,7 @@ import time
 
 from tierfs.errors import TierError
 from tierfs.shared import layout
-from tierfs.shared.probe import probe
+from tierfs.shared.probe import Abilities, probe
 from tierfs.shared.staging import Staging
 
 _ID = re.compile(r"tierfs (\d+) ([0-9a-f]{32})\n")
@@ -23,11 +23,12 @@ class Registration(Staging):
     """What happens once at each mount; all calls block and raise TierError or OSError.
 
     `shared_id` is the id of this tier, known after `probe` if it has one, else after `register`.
-    `can_exchange` tells, after `probe`, whether the file system has RENAME_EXCHANGE.
+    `can_exchange` and `target_bytes` are, after `probe`, those of its `Abilities`.
     """
 
     shared_id: str | None = None
     can_exchange = True
+    target_bytes = Abilities().target_bytes
 
     def probe(self) -> None:
         """Refuse a tier that cannot keep tierfs' promises, in one line. Leaves nothing behind."""
@@ -42,7 +43,8 @@ class Registration(Staging):
                 f"shared tier {self.root} is another one than this node's local tier belongs to: "
                 f"mount the right one, or use a new local directory"
             )
-        self.can_exchange = probe(self.system, self.root, self.root_fd, self.member)
+        found = probe(self.system, self.root, self.root_fd, self.member)
+        self.can_exchange, self.target_bytes = found.can_exchange, found.target_bytes
 
     def register(self, node: str) -> str:
         """Make this member known under the label `node`; the id of the tier.
