@@ -140,6 +140,7 @@ def test_a_spilled_file_outlives_the_daemon(small: Node, full: Callable[[], None
     assert closed.read_bytes() == block(2)
     fd = os.open(small.mount / "torn", os.O_CREAT | os.O_WRONLY)
     os.write(fd, block(4))
+    os.fsync(fd)  # its row is written
     small.kill()
     with contextlib.suppress(OSError):
         os.close(fd)

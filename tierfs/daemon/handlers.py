@@ -211,6 +211,9 @@ class Handlers:
         rooms = self._rooms
         path = str(rooms.settings.local)
         failed = rooms.journal.failed
+        if rooms.fs.drive.look():
+            state = f"failed, write-through: {rooms.fs.drive.failed}"
+            return Tier(path=path, state=state, total_bytes=0, free_bytes=0)
         try:
             total, free = await rooms.fs.core.local(rooms.store.usage)
         except OSError as error:

@@ -35,6 +35,10 @@ SMALL_THREADS = 4
 SPARE_THREADS = 48
 """How many more of each kind in the place of those whose calls hang."""
 
+MISSED = (
+    "pending when the local drive failed, and the mount went on without it: see which version is "
+    "right, then run tierfs accept or tierfs discard"
+)
 TRANSFER_NICE = 20
 """Above that of the daemon: copying and hashing give way to applications."""
 
@@ -96,7 +100,7 @@ async def build(
     if dead:
         umount(mountpoint, detach=True)
     # a journal that was lost beside objects must not be taken for a fresh start
-    journal = Journal.open(settings.local / JOURNAL, system, create=store.is_empty())
+    journal = Journal.open(settings.local / JOURNAL, system, create=store.is_empty(), stand_in=True)
     stack.callback(journal.close)
     joining = Joining(settings, store, journal, system, pools)
     shared = await joining.in_time() if goes_on else joining.now()
@@ -161,12 +165,14 @@ def _start(
     succession.begun(fs)
 
 
-def _take_stock(store: ObjectStore, journal: Journal, *, goes_on: bool) -> JournalSnapshot:
+def _take_stock(
+    store: ObjectStore, journal: Journal, shared: SharedTier, *, goes_on: bool
+) -> JournalSnapshot:
     """Marks what the last mount left in doubt, and loads what is pending (G6).
 
     `goes_on`: the mount is still there, and so is who has its files open.
     """
-    snapshot = journal.load()
+    snapshot, missed = journal.load(), shared.drive_had_failed()
     left_open = [op for op in snapshot.ops if op.state is OpState.OPEN]
     files = {record.id for record in snapshot.objects if record.kind is Kind.FILE}
     scratch = [op for op in snapshot.ops if op.kind is OpKind.MKNOD and op.object in files]
@@ -176,7 +182,11 @@ def _take_stock(store: ObjectStore, journal: Journal, *, goes_on: bool) -> Journ
     if not goes_on:
         journal.mark_torn(op.row for op in left_open if op not in lost)
         journal.forget_requests()
-    if marked := store.boot_changed:
+    marked = store.boot_changed or missed
+    if missed:
+        journal.mark_all_suspect(MISSED)
+        shared.forget_failed_drive()
+    if store.boot_changed:
         journal.mark_undurable_suspect()
         store.remember_boot()
     return journal.load() if left_open or lost or marked else snapshot
@@ -218,7 +228,7 @@ def _assemble(
         local_threads=pools.local,
     )  # fmt: skip
     goes_on = succession is not None and succession.device is not None
-    snapshot = _take_stock(store, journal, goes_on=goes_on)
+    snapshot = _take_stock(store, journal, shared, goes_on=goes_on)
     _start(fs, writeback, snapshot, succession)
     fs.submit_restored(snapshot.ops)
     return Rooms(settings, mountpoint, store, journal, shared, fs, writeback, backlog, time.time())

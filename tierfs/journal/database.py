@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tierfs.journal import explain, rows, schema
-from tierfs.journal.wal import Wal
+from tierfs.journal.wal import NoWal, Wal
 from tierfs.model import CleanRecord, JournalSnapshot, ObjectId
 from tierfs.osio import OS
 
@@ -19,12 +19,17 @@ _MARK_SUSPECT = """
         AND NOT EXISTS (SELECT 1 FROM object WHERE object.id = op.object AND object.data = 0)
     RETURNING row
 """
+_MARK_ALL_SUSPECT = """
+    UPDATE op SET mark = 'suspect', error = ?
+    WHERE kind = 'put' AND mark IS NULL
+        AND NOT EXISTS (SELECT 1 FROM object WHERE object.id = op.object AND object.data = 0)
+"""
 
 
 class Database:
     """journal.db and its WAL. Methods raise sqlite3.Error, OSError, or ValueError for bad rows."""
 
-    def __init__(self, connection: sqlite3.Connection, wal: Wal) -> None:
+    def __init__(self, connection: sqlite3.Connection, wal: Wal | NoWal) -> None:
         self.connection = connection
         self.wal = wal
 
@@ -51,6 +56,19 @@ class Database:
         finally:
             system.close("journal.open", directory)
         return cls(connection, wal)
+
+    @classmethod
+    def in_memory(cls) -> Database:
+        """Empty, and gone with the process: what stands in for the drive when that has failed."""
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        _make_tables(connection)
+        connection.executescript(schema.LATER_TABLES)
+        return cls(connection, NoWal())
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether it is a stand-in."""
+        return isinstance(self.wal, NoWal)
 
     def begin(self) -> None:
         """Start a transaction."""
@@ -128,6 +146,10 @@ class Database:
     def mark_undurable_suspect(self) -> list[int]:
         """See Journal.mark_undurable_suspect."""
         return [row for (row,) in self.connection.execute(_MARK_SUSPECT)]
+
+    def mark_all_suspect(self, error: str) -> None:
+        """See Journal.mark_all_suspect."""
+        self.connection.execute(_MARK_ALL_SUSPECT, (error,))
 
     def mark_torn(self, row_ids: Iterable[int]) -> None:
         """See Journal.mark_torn."""

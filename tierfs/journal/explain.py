@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from pathlib import Path
 
@@ -54,3 +55,19 @@ def foreign(path: Path) -> JournalError:
     return JournalError(
         f"{path} is no tierfs journal: it is left alone; name another directory as local tier"
     )
+
+
+_OF_DRIVE = frozenset(
+    {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.EUCLEAN}
+)
+_SQLITE_OF_DRIVE = frozenset(
+    {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+)
+
+
+def is_of_drive(error: Exception) -> bool:
+    """Whether `error` says that the drive is gone, broken or read-only: not full, not damaged."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", None)
+        return code is not None and code & 0xFF in _SQLITE_OF_DRIVE
+    return isinstance(error, OSError) and error.errno in _OF_DRIVE

@@ -63,15 +63,20 @@ class Journal:
         self._rows = self._open_numbers(schema.ROW_LIMIT)
 
     @classmethod
-    def open(cls, path: Path | str, system: OS | None = None, *, create: bool = True) -> Journal:
+    def open(
+        cls, path: Path | str, system: OS | None = None, *, create: bool = True,
+        stand_in: bool = False,
+    ) -> Journal:  # fmt: skip
         """Open the journal `path`; blocks.
 
         With `create` a missing or empty one is made; without, it is an error: so a journal that
-        was lost beside objects that were not is never taken for a fresh start. Raises
+        was lost beside objects that were not is never taken for a fresh start. With `stand_in` a
+        failure of its drive later on sets `lost` and ends nothing. Raises
         JournalError: damaged, of another version, in use, not writable.
         """
         absolute = Path(path).absolute()
-        writer = Writer(absolute, partial(Database.open, absolute, system or OS(), create=create))
+        open_database = partial(Database.open, absolute, system or OS(), create=create)
+        writer = Writer(absolute, open_database, stand_in=stand_in)
         try:
             return cls(writer)
         except BaseException:
@@ -82,6 +87,15 @@ class Journal:
     def failed(self) -> JournalError | None:
         """Why nothing can be journaled any more; None while all is well."""
         return self._writer.failed
+
+    @property
+    def lost(self) -> JournalError | None:
+        """Why nothing that is posted outlives the process any more; None while all is well."""
+        return self._writer.lost
+
+    async def probe(self) -> None:
+        """Writes something, so that a drive that has failed is noticed."""
+        await self._ask(lambda database: database.set_meta("probed", 1))
 
     def next_number(self) -> int:
         """The next place in the order: above all before it, also those before a crash."""
@@ -204,6 +218,13 @@ class Journal:
         whose content is local. Returns their row ids. Durable; blocks.
         """
         return self._writer.call(Database.mark_undurable_suspect, durable=True).result()
+
+    def mark_all_suspect(self, error: str) -> None:
+        """Mark SUSPECT, because of `error`, each PUT without a mark whose content is local.
+
+        After a time that the journal has missed. Durable; blocks.
+        """
+        self._writer.call(lambda database: database.mark_all_suspect(error), durable=True).result()
 
     def mark_torn(self, rows: Iterable[int]) -> None:
         """Mark TORN each of `rows` that is OPEN: its writer is gone with the mount.

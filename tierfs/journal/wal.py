@@ -92,3 +92,24 @@ class Wal:
             except OSError:
                 # A reserve, not a need: full already, or a file system that cannot.
                 continue
+
+
+class NoWal:
+    """That of a database in memory: nothing of it is durable, and nobody was told that it is."""
+
+    def is_due(self) -> bool:
+        """There is nothing to bring anywhere."""
+        return False
+
+    def is_worthwhile(self) -> bool:
+        """There is nothing to bring anywhere."""
+        return False
+
+    def fsync(self) -> None:
+        """There is no drive."""
+
+    def checkpoint(self) -> None:
+        """There is nothing to bring anywhere."""
+
+    def close(self) -> None:
+        """There is nothing to close."""

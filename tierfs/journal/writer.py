@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tierfs.errors import JournalError
 from tierfs.journal.database import Database
-from tierfs.journal.explain import explain
+from tierfs.journal.explain import explain, is_of_drive
 from tierfs.journal.progress import Progress
 from tierfs.journal.rows import Statement
 from tierfs.journal.syncer import Syncer
@@ -45,12 +45,18 @@ class Writer:
         written: how many posts are committed.
         syncer: makes them durable.
         failed: set once; from then on everything queued is refused with it.
+        lost: set once, with `stand_in`, when the drive of the database failed: from then on a
+            database in memory stands in for it, which begins empty.
     """
 
-    def __init__(self, path: Path, open_database: Callable[[], Database]) -> None:
+    def __init__(
+        self, path: Path, open_database: Callable[[], Database], *, stand_in: bool = False
+    ) -> None:
         """Start the thread; JournalError when the database cannot be opened."""
         self.written = Progress()
         self.failed: JournalError | None = None
+        self.lost: JournalError | None = None
+        self._stands_in = stand_in
         self._path = path
         self._queue: queue.SimpleQueue[list[_Post | _Call] | None] = queue.SimpleQueue()
         self._kept: list[_Post | _Call] = []
@@ -60,7 +66,9 @@ class Writer:
             target=self._main, args=(open_database, started), name="journal", daemon=True
         )
         self._thread.start()
-        self.syncer = Syncer(self.written, started.result().wal.fsync, self.fail)
+        self._database = started.result()
+        self._in_use = threading.Lock()
+        self.syncer = Syncer(self.written, self._fsync, self.fail)
 
     def post(self, number: int, statements: list[Statement], *, later: bool = False) -> None:
         """Queue post `number`; numbers rise by one. `later`: with the next one, or at `hurry`."""
@@ -118,8 +126,10 @@ class Writer:
         closing = False
         while not closing:
             batch, closing = self._take(database)
+            if self.lost is not None and not database.is_in_memory:
+                database = self._stand_in(database)
             if self.failed is None:
-                self._transact(database, batch)
+                database = self._transact(database, batch)
             else:
                 _refuse(batch, self.failed)
         with contextlib.suppress(sqlite3.Error, OSError):
@@ -146,32 +156,75 @@ class Writer:
         return batch, False
 
     def _may_tidy(self, database: Database) -> bool:
-        return self.failed is None and database.wal.is_worthwhile()
+        if self.failed is not None or self.lost is not None:
+            return False
+        return self._asked(database.wal.is_worthwhile)
 
-    def _transact(self, database: Database, batch: list[_Post | _Call]) -> None:
+    def _transact(self, database: Database, batch: list[_Post | _Call]) -> Database:
+        """Execute `batch`; returns the database that the next one goes to."""
         if not batch:
-            return
+            return database
         try:
             answers = _execute(database, batch)
         except Exception as error:
             with contextlib.suppress(sqlite3.Error):
                 database.rollback()
-            _refuse(batch, self.fail(error))
-            return
+            if not self._is_lost(error):
+                _refuse(batch, self.fail(error))
+                return database
+            return self._transact(self._stand_in(database), batch)
         posts = [item.number for item in batch if isinstance(item, _Post)]
         if posts:
             self.written.advance(posts[-1])
             self.syncer.on_written()
         for future, answer in answers:
             future.set_result(answer)
-        if database.wal.is_due():
+        if self._asked(database.wal.is_due):
             self._checkpoint(database)
+        return database
+
+    def _asked(self, question: Callable[[], bool]) -> bool:
+        """What the WAL answers; no if its drive has failed."""
+        try:
+            return question()
+        except OSError as error:
+            if not self._is_lost(error):
+                self.fail(error)
+            return False
 
     def _checkpoint(self, database: Database) -> None:
         try:
             database.wal.checkpoint()
         except (sqlite3.Error, OSError) as error:
-            self.fail(error)
+            if not self._is_lost(error):
+                self.fail(error)
+
+    # -- when the drive fails ----------------------------------------------------------------------
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether `error` says that the drive has failed, and a stand-in may take over."""
+        if not self._stands_in or not is_of_drive(error):
+            return False
+        if self.lost is None:
+            self.lost = explain(self._path, error)
+        return True
+
+    def _stand_in(self, database: Database) -> Database:
+        fresh = Database.in_memory()
+        with self._in_use:
+            self._database = fresh
+        # outside of the lock: a dead drive may take its time
+        with contextlib.suppress(sqlite3.Error, OSError):
+            database.close()
+        return fresh
+
+    def _fsync(self) -> None:
+        try:
+            with self._in_use:
+                self._database.wal.fsync()
+        except OSError as error:
+            if not self._is_lost(error):
+                raise
 
 
 def _execute(database: Database, batch: list[_Post | _Call]) -> list[tuple[Future[Any], Any]]:

@@ -26,12 +26,14 @@ class Spread:
     died: it counts as spilled once its copy there is no stub.
 
     Attributes:
+        only_far: the local drive has failed.
         published: spilled objects whose file has its final name, too.
     """
 
     def __init__(self, system: OS, near: FanOut) -> None:
         self._system = system
-        self._near = near
+        self._near: FanOut | None = near
+        self.only_far = False
         self._far: FanOut | None = None
         self._spilled: set[ObjectId] = set()
         self.published: set[ObjectId] = set()
@@ -42,7 +44,7 @@ class Spread:
         for object_id in list(self._far.ids()):
             if self._is_complete(object_id):
                 self._spilled.add(object_id)
-                _unlink(self._system, self._near, object_id)
+                _unlink(self._system, self.near, object_id)
             else:
                 _unlink(self._system, self._far, object_id)
 
@@ -53,9 +55,26 @@ class Spread:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._far
 
+    @property
+    def near(self) -> FanOut:
+        """The side on the local tier. OSError(EIO) when its drive is gone."""
+        if self._near is None:
+            raise OSError(errno.EIO, "the local drive has failed")
+        return self._near
+
+    def let_go(self) -> None:
+        """The drive of the local tier is gone: close all descriptors of it."""
+        near, self._near = self._near, None
+        if near is not None:
+            near.close()
+
     def is_spilled(self, object_id: ObjectId) -> bool:
         """Whether the object lies on the shared tier."""
         return object_id in self._spilled
+
+    def is_gone(self, object_id: ObjectId) -> bool:
+        """Whether the object went with the local drive."""
+        return self.only_far and object_id not in self._spilled
 
     def place_far(self, object_id: ObjectId) -> None:
         """An object of this id is, or will be made, on the shared tier."""
@@ -75,27 +94,27 @@ class Spread:
 
     def directory(self, object_id: ObjectId, *, make: bool = False) -> int:
         """Descriptor of the directory that holds the object. ENOENT unless it exists or `make`."""
-        fan = self.far if object_id in self._spilled else self._near
+        fan = self.far if object_id in self._spilled else self.near
         return fan.directory(object_id, make=make)
 
     def near_directory(self, object_id: ObjectId) -> int:
         """The same on the local tier, wherever the object lies."""
-        return self._near.directory(object_id)
+        return self.near.directory(object_id)
 
     def ids(self) -> Iterator[ObjectId]:
         """Every object of both sides."""
-        for object_id in self._near.ids():
+        for object_id in self.near.ids():
             if object_id not in self._spilled:
                 yield object_id
         yield from list(self._spilled)
 
     def foreign(self) -> Iterator[bytes]:
         """Paths below the local tier that are no objects."""
-        return self._near.foreign()
+        return self.near.foreign()
 
     def close(self) -> None:
         """Close all descriptors."""
-        self._near.close()
+        self.let_go()
         if self._far is not None:
             self._far.close()
 
@@ -131,7 +150,7 @@ class Spread:
         system.fsync("spill.fsync", fd)
         system.fsync_dir("spill.fsync_dir", self.far.directory(object_id))
         self._spilled.add(object_id)
-        _unlink(system, self._near, object_id)
+        _unlink(system, self.near, object_id)
 
     def remove_published(self, object_id: ObjectId) -> list[tuple[int, int, int]]:
         """Remove the object; (inode, ctime_ns before, ctime_ns after) of the file if it was there.

@@ -368,18 +368,30 @@ class ObjectStore:
 
     def usage(self) -> tuple[int, int]:
         """(total, free) bytes of the file system of the local tier."""
+        if self._root < 0:
+            raise OSError(errno.EIO, "the local drive has failed")
         found = self._system.statvfs("local.usage", self._root)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def foreign(self) -> list[str]:
         """Paths below the local tier that are not ours: left alone."""
+        if self._root < 0:
+            return []
         return [os.fsdecode(path) for path in (*self._identity.foreign(), *self._fan.foreign())]
 
     def close(self) -> None:
         """Close all descriptors and give the lock back."""
+        self.let_go()
         self._fan.close()
-        self._identity.release()
-        self._system.close("local.close", self._root)
+
+    def let_go(self) -> None:
+        """The drive is gone, or no longer needed: close all descriptors of it; calls get EIO."""
+        root, self._root = self._root, -1
+        if root >= 0:
+            with contextlib.suppress(OSError):
+                self.spread.let_go()
+                self._identity.release()
+                self._system.close("local.close", root)
 
     # Inside
 

@@ -56,7 +56,7 @@ from tierfs.namespace.pins import Pins
 from tierfs.namespace.requests import current
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.namespace.signal import Signal
-from tierfs.namespace.tiers import Tiers, WithRoom, without_room
+from tierfs.namespace.tiers import Tiers, WithRoom, never_lost, without_room
 from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
@@ -136,6 +136,7 @@ class Core(Tiers):
         self.freed = Signal()
         self.pins = Pins(journal)
         self.with_room: WithRoom = without_room
+        self.is_drive_lost = never_lost
         self.tree = Tree(root.inode, self._directories_gone, self._directory_moved)
         self.links = Links()
         self.groups = GroupTable(

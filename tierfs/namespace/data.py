@@ -20,7 +20,6 @@ from tierfs.model import Attributes, CleanRecord, Kind, Name, ObjectId, Signatur
 from tierfs.namespace.core import Core
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import Content, Handle, LocalObject, Node
-from tierfs.namespace.tiers import FULL
 from tierfs.osio import OS
 from tierfs.policies import PolicyKind
 
@@ -109,6 +108,20 @@ class Data:
                 await self.release(before)
         return old
 
+    async def read_shared_instead(self, handle: Handle) -> bool:
+        """Lets `handle` read the shared file of which it had a local copy; False: it had none."""
+        core, obj = self._core, handle.object
+        if obj is None or not obj.clean or obj.put is not None:
+            return False
+        fd, st = await self._lookup.open_committed(handle.node)
+        if Signature.of(st) != obj.origin or handle.object is not obj:
+            core.closing_shared.add(fd)
+            return False
+        handle.object, handle.shared_fd = None, fd
+        core.memory.handle(handle)
+        await self.release(obj)
+        return True
+
     # -- content on its way to the local tier -----------------------------------------------------
 
     async def new_version(self, node: Node, *, keep: bool) -> LocalObject:
@@ -128,16 +141,19 @@ class Data:
         return obj
 
     async def _fill_somewhere(self, node: Node, obj: LocalObject, keep: bool) -> None:
-        if self._core.policy(node).kind is PolicyKind.DIRECT:
-            self._core.store.spread.place_far(obj.id)
+        core, spread = self._core, self._core.store.spread
+        if core.policy(node).kind is PolicyKind.DIRECT or spread.only_far:
+            spread.place_far(obj.id)
         try:
             await self._fill(node, obj, keep)
+            return
         except OSError as error:
-            if error.errno not in FULL or self._core.store.spread.is_spilled(obj.id):
+            if spread.is_spilled(obj.id) or not await core.needs_spill(error):
                 raise
-            await self._core.local(self._core.store.remove, obj.id)
-            self._core.store.spread.place_far(obj.id)
-            await self._fill(node, obj, keep)
+        if not spread.only_far:
+            await core.local(core.store.remove, obj.id)
+        spread.place_far(obj.id)
+        await self._fill(node, obj, keep)
 
     async def reflink(self, node: Node) -> LocalObject | None:
         """A data object that shares the content of the node's one; None: not possible here."""
@@ -241,6 +257,7 @@ class Data:
                 xattrs = await core.of_object(old.id, read_xattrs, core.store, old.id)
             clean = await core.journal.clean_copy(st.st_ino)
             usable = clean is not None and clean.signature == obj.origin and keep
+            usable = usable and not core.store.spread.is_spilled(obj.id)
             if (
                 usable
                 and clean

@@ -60,6 +60,8 @@ class Eviction:
     async def tend(self) -> None:
         """Looks how full the tier is, and evicts if it is above its mark or more is promised."""
         core = self._core
+        if core.store.spread.only_far:
+            return
         usage = await self._look()
         reserve = core.store.reserve
         kept = reserve_bytes(core.settings.small_reserve, usage.total)

@@ -29,6 +29,7 @@ from tierfs.model import (
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
+from tierfs.namespace.drive import Drive
 from tierfs.namespace.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.lookup import Lookup
 from tierfs.namespace.nodes import (
@@ -60,12 +61,13 @@ class Files:
 
     def __init__(
         self, core: Core, lookup: Lookup, data: Data, opening: Opening, inheritance: Inheritance,
-        on_unsettled: Callable[[Node, LocalObject], None],
+        drive: Drive, on_unsettled: Callable[[Node, LocalObject], None],
     ) -> None:  # fmt: skip
         self._core = core
         self._lookup = lookup
         self._data = data
         self._opening = opening
+        self._drive = drive
         self._on_unsettled = on_unsettled
         self._inheritance = inheritance
         self._numbers = itertools.count(1)
@@ -237,8 +239,15 @@ class Files:
         OSError where its policy has close wait for the commit, and that is refused.
         """
         await self._flush(handle)
-        if handle.writable and self._core.policy(handle.node).close_committed:
-            await self.commit(handle)
+        through = self._core.policy(handle.node).close_committed or self._drive.look()
+        if handle.writable and through:
+            await self._commit(handle)
+
+    async def _commit(self, handle: Handle) -> None:
+        if handle.object is not None and handle.object.put is not None:
+            self._drive.check(handle.object)
+        await self.commit(handle)
+        await self._drive.noted()
 
     async def _flush(self, handle: Handle) -> None:
         obj = handle.object
@@ -250,6 +259,8 @@ class Files:
         self._core.memory.handle(handle)
         opener = handle.opener if first else 0
         killed = opener > 0 and was_killed(opener)
+        if obj.put is not None:
+            self._drive.check(obj)
         attributes = await self._data.look(obj)
         self._data.judge(obj, attributes)
         if (path := self._core.tree.path_of(handle.node)) is not None:
@@ -490,5 +501,6 @@ class Files:
                     self._core.journal.post(SaveOp(obj.put))
                 raise
         await self._core.journal.sync()
-        if handle.writable and self._core.policy(handle.node).fsync_committed:
-            await self.commit(handle)
+        through = self._core.policy(handle.node).fsync_committed or self._drive.look()
+        if handle.writable and through:
+            await self._commit(handle)

@@ -12,6 +12,7 @@ from tierfs.namespace.chores import Chores
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
 from tierfs.namespace.decisions import Decisions
+from tierfs.namespace.drive import Drive
 from tierfs.namespace.eviction import Eviction
 from tierfs.namespace.grouping.finishing import Finishing
 from tierfs.namespace.grouping.retention import Retention
@@ -65,10 +66,12 @@ class FileSystem:
         self.inheritance = Inheritance(core, self.lookup)
         self.data = Data(core, self.lookup)
         self.spilling = Spilling(core)
+        self.drive = Drive(core)
+        core.is_drive_lost = self.drive.is_lost
         self.room = Room(core, self.eviction)
         core.with_room = self.room.with_room
         self.backpressure = Backpressure(core)
-        self.ranges = Ranges(core, self.data, self.spilling, self.room)
+        self.ranges = Ranges(core, self.data, self.spilling, self.room, self.drive)
         self.settling = Settling()
         opening = Opening(core, self.lookup, self.data, self.spilling)
         self.promotions = Promotions(
@@ -77,7 +80,7 @@ class FileSystem:
         self.warming = Warming(core, self.lookup, self.data, self.eviction, self.promotions)
         opening.promote = self.promotions.want
         self.files = PolicedFiles(
-            core, self.lookup, self.data, opening, self.inheritance, self.settling.add
+            core, self.lookup, self.data, opening, self.inheritance, self.drive, self.settling.add
         )
         self.snapshots = Snapshots(core, self.lookup, self.data, opening, self.files.number)
         self.files.commit = self.snapshots.commit
@@ -141,6 +144,7 @@ class FileSystem:
             nursery.start_soon(self.eviction.run)
             nursery.start_soon(self.room.run)
             nursery.start_soon(self.backpressure.run)
+            nursery.start_soon(self.drive.run)
             nursery.start_soon(self.watchdog.run)
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self.keeper.run)

@@ -255,8 +255,12 @@ class Lookup:
 
     async def attributes(self, node: Node, st: os.stat_result | None = None) -> Attributes:
         """What stat(2) says of `node`; `st` spares the question when it was just asked."""
-        obj = node.answering()
-        if obj is not None and obj.content is not Content.NONE:
+        obj, is_gone = node.answering(), self._core.store.spread.is_gone
+        if (
+            obj is not None
+            and obj.content is not Content.NONE
+            and not (obj.clean and is_gone(obj.id))
+        ):
             attributes = obj.attributes or await self._local_attributes(obj)
             if obj.committed_links is None and node.directory is None:
                 await self._learn_links(node, obj)
@@ -328,9 +332,14 @@ class Lookup:
             obj.committed_links = committed.nlink
 
     async def _local_attributes(self, obj: LocalObject) -> Attributes:
-        version = obj.version
-        with self._core.holding(obj):
-            told = await self._core.of_object(obj.id, self._core.store.attributes, obj.id, obj.kind)
+        version, store = obj.version, self._core.store
+        try:
+            with self._core.holding(obj):
+                told = await self._core.of_object(obj.id, store.attributes, obj.id, obj.kind)
+        except OSError as error:
+            if not await self._core.is_drive_lost(error) or not store.spread.is_gone(obj.id):
+                raise
+            return lost_attributes(obj)
         if (
             obj.version == version and not obj.live
         ):  # else it is being written to, and will be asked again
@@ -439,3 +448,10 @@ def _ours(node: Node, attributes: Attributes) -> Attributes:
 def missing(name: Name) -> FileNotFoundError:
     """ENOENT for `name`."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fsdecode(name))
+
+
+def lost_attributes(obj: LocalObject) -> Attributes:
+    """Of what the local drive took with it: it can be removed and renamed over, not opened."""
+    op = obj.put
+    size, time_ns = (op.size, op.timestamp_ns) if op is not None else (0, 0)
+    return Attributes(obj.kind, 0, 0, 0, size, time_ns, time_ns, time_ns)

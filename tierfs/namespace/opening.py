@@ -95,7 +95,7 @@ class Opening:
             return  # they have the shared file open, too: it is the same inode
         fd, handle.shared_fd = handle.shared_fd, -1
         core.closing_shared.add(fd)
-        if held.origin != signature:
+        if held.origin != signature or core.store.spread.is_gone(held.id):
             self._set_aside(node)
         handle.object = held
         await self._data.acquire(held)
@@ -106,6 +106,8 @@ class Opening:
         """Reads go to the local copy while it is of the same state as the shared file (G10)."""
         core, node = self._core, handle.node
         if clean is None or clean.signature != signature or node.object is not None:
+            return False
+        if core.store.spread.only_far:
             return False
         obj = core.tree.objects.get(clean.object)
         if obj is None:
@@ -144,7 +146,8 @@ class Opening:
         up again and finds another node; those that have the old one open keep what they see.
         """
         held = node.object if node.object is not None else held_by(node)
-        if held is None or held.content is not Content.DATA:
+        gone = held is not None and self._core.store.spread.is_gone(held.id)
+        if held is None or held.content is not Content.DATA or gone:
             self._set_aside(node)
         if held is not node.object and held.origin != await self._committed_signature(node):
             self._set_aside(node)

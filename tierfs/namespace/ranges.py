@@ -11,6 +11,7 @@ from typing import TypeVar
 from tierfs.capacity import Next
 from tierfs.namespace.core import Core
 from tierfs.namespace.data import Data
+from tierfs.namespace.drive import Drive
 from tierfs.namespace.nodes import Handle, LocalObject
 from tierfs.namespace.room import FULL, Room
 from tierfs.namespace.spilling import Spilling
@@ -31,10 +32,14 @@ class Ranges:
     (`Spilling`).
     """
 
-    def __init__(self, core: Core, data: Data, spilling: Spilling, room: Room) -> None:
+    def __init__(
+        self, core: Core, data: Data, spilling: Spilling, room: Room,
+        drive: Drive,
+    ) -> None:  # fmt: skip
         self._core = core
         self._data = data
         self._spilling = spilling
+        self._drive = drive
         self._room = room
 
     async def read(self, handle: Handle, offset: int, size: int) -> bytes:
@@ -102,9 +107,16 @@ class Ranges:
             return await core.on_shared_file(handle, lambda fd: look(f"{what}.shared", fd))
         obj.users += 1  # the handle may be switched to another object meanwhile
         try:
+            self._drive.check(obj)
             return await core.of_object(obj.id, look, f"{what}.local", _reading(obj))
+        except OSError as error:
+            if not (self._drive.failed or await core.is_drive_lost(error)):
+                raise
+            if not await self._data.read_shared_instead(handle):
+                raise
         finally:
             await self._data.release(obj)
+        return await self._look(handle, what, look)
 
     async def _change(
         self, handle: Handle, end: int, size: int, change: Callable[[int], T], thread: int = 0
@@ -137,6 +149,7 @@ class Ranges:
         obj.users += 1
         self._data.touched(obj)
         try:
+            self._drive.check(obj)
             await self._spilling.entered(obj)
             with self._spilling.changing(obj):
                 fd = await self._data.writable(obj)

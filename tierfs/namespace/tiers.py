@@ -51,6 +51,11 @@ async def without_room(size: int, small: bool, attempt: Callable[[], Awaitable[T
     return await attempt()
 
 
+async def never_lost(error: OSError) -> bool:
+    """Nobody looks after the drive."""
+    return False
+
+
 class Tiers:
     """The part of `Core` that makes blocking calls."""
 
@@ -61,6 +66,7 @@ class Tiers:
     closing_shared: Closing
     calls: SharedCalls
     with_room: WithRoom
+    is_drive_lost: Callable[[OSError], Awaitable[bool]]
     _local_threads: Pool
 
     async def local(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
@@ -70,6 +76,10 @@ class Tiers:
         """
         with found("local"):
             return await self._local_threads.run(call, *args)
+
+    async def needs_spill(self, error: OSError) -> bool:
+        """Whether what met `error` on the local tier can only go on on the shared one."""
+        return error.errno in FULL or await self.is_drive_lost(error)
 
     async def making(self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """As `of_object`, for what makes a name or an attribute: it gets of the reserve if it must.
@@ -97,13 +107,14 @@ class Tiers:
         return await self.calls.run(call, *args, hasty=hasty, late=late)
 
     async def make(self, object_id: ObjectId, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """As `making`, of a new object: on the shared tier if the local one has no room at all."""
+        """As `making`, of a new object: on the shared tier if the local one cannot have it."""
         spread = self.store.spread
-        try:
-            return await self.making(object_id, call, *args)
-        except OSError as error:
-            if error.errno not in FULL or spread.is_spilled(object_id):
-                raise
+        if not spread.only_far:
+            try:
+                return await self.making(object_id, call, *args)
+            except OSError as error:
+                if spread.is_spilled(object_id) or not await self.needs_spill(error):
+                    raise
         spread.place_far(object_id)
         try:
             return await self.of_object(object_id, call, *args)

@@ -38,6 +38,27 @@ class Spill(Staging):
         self.spilled_fd = fd
         return fd
 
+    def note_failed_drive(self) -> None:
+        """Durably: the journal of this member does not know what is committed from now on."""
+        with self.member_staging() as directory:
+            flags = os.O_WRONLY | os.O_CREAT
+            name = layout.DRIVE_FAILED
+            fd = self.system.open_at("spill.failed", directory, name, flags, 0o600)
+            self.system.close("spill.failed", fd)
+            self.system.fsync_dir("spill.failed", directory)
+
+    def drive_had_failed(self) -> bool:
+        """Whether that was noted, and not forgotten since."""
+        with self.member_staging() as directory:
+            names = {item.name for item in self.system.list_dir("spill.failed", directory)}
+        return layout.DRIVE_FAILED in names
+
+    def forget_failed_drive(self) -> None:
+        """What the journal has missed is accounted for."""
+        with self.member_staging() as directory:
+            self.remove(directory, layout.DRIVE_FAILED)
+            self.system.fsync_dir("spill.failed", directory)
+
 
 def link_spilled(system: OS, job: FileJob, directory: int, name: Name) -> bool:
     """Give the spilled file of `job` the further name `name` in staging: it may be published.

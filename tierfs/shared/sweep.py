@@ -154,7 +154,9 @@ def _is_member(name: Name) -> bool:
 
 
 def _is_staging(name: Name) -> bool:
-    return name == layout.SPILLED or layout.generation_number(name) is not None
+    return (
+        name in (layout.SPILLED, layout.DRIVE_FAILED) or layout.generation_number(name) is not None
+    )
 
 
 _PARTS: dict[Name, Callable[[Name], bool]] = {

@@ -135,6 +135,15 @@ class WriteBack:
         if self._rooms.alive(op):
             self._finish(op, None)
 
+    def lost(self, op: Op, why: str) -> None:
+        """What `op` would send is gone: it is stuck, and named."""
+        if self._rooms.alive(op):
+            self._marked(op, Verdict(True, f"{path_of(op)}: {why}", "local-lost"), Mark.STUCK)
+        else:  # it is open
+            op.mark, op.error = Mark.STUCK, why
+            self._rooms.backlog.update(op)
+            self._rooms.journal.post(SaveOp(op))
+
     def changed(self, scope: tuple[ObjectId, ...], changed_ns: int) -> None:
         """A name in the directory that `scope` ends with changed in the mount alone.
 

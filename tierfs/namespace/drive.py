@@ -1,0 +1,123 @@
+"""The drive of the local tier has failed: the mount goes on, write-through (G9).
+
+The journal is the witness: every close writes to it. From then on what is new lies on the shared
+tier from the start, close() returns after the commit, and what only the drive had is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+
+import trio
+
+from tierfs.errors import JournalError
+from tierfs.model import ROOT, Op, OpKind, OpState, Phase
+from tierfs.namespace.core import Core
+from tierfs.namespace.nodes import Content, LocalObject
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+NOTE_SECONDS = 1.0
+
+OF_DRIVE = frozenset(
+    {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.EUCLEAN}
+)
+"""Errors after which the journal is asked whether the drive is still there."""
+
+HAS_OBJECT = frozenset({OpKind.PUT, OpKind.MKDIR, OpKind.SYMLINK, OpKind.SETATTR})
+
+TAKEN = "the local drive failed before this was committed: bring it back, or write it again"
+
+
+class Drive:
+    """Notices that it failed, and does what is different then.
+
+    Attributes:
+        failed: why, in one line; "" while it is there.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._over = trio.Event()
+        self._noted = trio.Event()
+        self.failed = ""
+
+    async def run(self) -> None:
+        """Looks now and then, until cancelled."""
+        while not self.look():
+            with trio.move_on_after(LOOK_SECONDS):
+                await self._over.wait()
+        await self._release()
+        while not self._noted.is_set():
+            try:
+                await self._core.on_shared(self._core.shared.note_failed_drive)
+                self._noted.set()
+            except OSError as error:
+                log.warning("the failed drive cannot be noted on the shared tier: %s", error)
+                await trio.sleep(NOTE_SECONDS)
+
+    def look(self) -> bool:
+        """Whether the drive has failed, as far as the journal knows. Synchronous."""
+        lost = self._core.journal.lost
+        if not self.failed and lost is not None:
+            self._fail(str(lost))
+        return bool(self.failed)
+
+    async def is_lost(self, error: OSError) -> bool:
+        """Whether `error`, met on the local tier, came because the drive has failed."""
+        if error.errno not in OF_DRIVE:
+            return False
+        if not self.look():
+            with contextlib.suppress(JournalError):
+                await self._core.journal.probe()
+        return self.look()
+
+    def has_lost(self, obj: LocalObject) -> bool:
+        """Whether `obj` went with the drive."""
+        return self.look() and not self._core.store.spread.is_spilled(obj.id)
+
+    def check(self, obj: LocalObject) -> None:
+        """OSError(EIO) if `obj` went with the drive."""
+        if self.has_lost(obj):
+            raise OSError(errno.EIO, "it was on the local drive, which has failed")
+
+    def _fail(self, reason: str) -> None:
+        core = self._core
+        self.failed = reason
+        core.store.spread.only_far = True
+        log.error("the local drive has failed: the mount is write-through now (%s)", reason)
+        for op in list(core.backlog.under(ROOT)):
+            if self._took(op):
+                core.writeback.lost(op, TAKEN)
+        self._over.set()
+
+    def _took(self, op: Op) -> bool:
+        obj = self._core.tree.objects.get(op.object)
+        if op.kind not in HAS_OBJECT or obj is None or obj.content is Content.NONE:
+            return False
+        if op.phase is Phase.STAGED and op.state is not OpState.OPEN:
+            op.durable = True  # it is on the shared tier, verified: no drive is needed any more
+            return False
+        return op.phase is not Phase.PUBLISHING and self.has_lost(obj)
+
+    async def _release(self) -> None:
+        """Lets go of everything on the drive, so that it can be unmounted and mounted again."""
+        core = self._core
+        nothing = await core.local(core.os.open_root, "drive.nothing", "/")
+        try:
+            for obj in list(core.tree.objects.values()):
+                if not core.store.spread.is_spilled(obj.id):
+                    for fd in (obj.fd, obj.write_fd):
+                        if fd >= 0:
+                            core.os.take_place("drive.release", nothing, fd)
+            await core.local(core.store.let_go)
+        finally:
+            core.os.close("drive.nothing", nothing)
+
+    async def noted(self) -> None:
+        """While it has failed: returns when a later start will know that its journal is old."""
+        if self.failed:
+            await self._noted.wait()
