@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from tierfs.errors import JournalError
-from tierfs.model import ROOT, Op, OpKind, OpState, Phase
+from tierfs.journal import SaveOp
+from tierfs.model import ROOT, Mark, Op, OpKind, OpState, Phase
 from tierfs.namespace.core import Core
-from tierfs.namespace.nodes import Content, LocalObject
+from tierfs.namespace.nodes import Content, Handle, LocalObject
 
 log = logging.getLogger(__name__)
+
+Commit = Callable[[Handle], Awaitable[None]]
 
 LOOK_SECONDS = 0.5
 NOTE_SECONDS = 1.0
@@ -117,7 +121,31 @@ class Drive:
         finally:
             core.os.close("drive.nothing", nothing)
 
-    async def noted(self) -> None:
-        """While it has failed: returns when a later start will know that its journal is old."""
-        if self.failed:
-            await self._noted.wait()
+    def doubtful(self, obj: LocalObject, error: OSError) -> None:
+        """The local tier failed at the last close: nobody knows what the file holds."""
+        core, op, obj.live = self._core, obj.put, False
+        if op is None or op.phase is Phase.PUBLISHING:
+            return
+        op.mark, op.state = Mark.SUSPECT, OpState.PENDING
+        op.error = (
+            f"the local tier failed when it was closed ({error.strerror}): check the file, "
+            "then run tierfs accept or tierfs discard"
+        )
+        core.backlog.update(op)
+        core.journal.post(SaveOp(op))
+        core.writeback.submit(op)
+
+    def and_commit(self, commit: Commit) -> Commit:
+        """`commit`, with OSError(EIO) for what went with the drive.
+
+        While that is away it returns when a later start will know that its journal is old.
+        """
+
+        async def checked(handle: Handle) -> None:
+            if handle.object is not None and handle.object.put is not None:
+                self.check(handle.object)
+            await commit(handle)
+            if self.failed:
+                await self._noted.wait()
+
+        return checked

@@ -241,13 +241,7 @@ class Files:
         await self._flush(handle)
         through = self._core.policy(handle.node).close_committed or self._drive.look()
         if handle.writable and through:
-            await self._commit(handle)
-
-    async def _commit(self, handle: Handle) -> None:
-        if handle.object is not None and handle.object.put is not None:
-            self._drive.check(handle.object)
-        await self.commit(handle)
-        await self._drive.noted()
+            await self.commit(handle)
 
     async def _flush(self, handle: Handle) -> None:
         obj = handle.object
@@ -338,21 +332,7 @@ class Files:
                 obj.users += 1
                 self._on_unsettled(node, obj)
         except OSError as error:
-            self._doubtful(obj, error)
-
-    def _doubtful(self, obj: LocalObject, error: OSError) -> None:
-        """The local tier failed at the last close: nobody knows what the file holds."""
-        op, obj.live = obj.put, False
-        if op is None or op.phase is Phase.PUBLISHING:
-            return
-        op.mark, op.state = Mark.SUSPECT, OpState.PENDING
-        op.error = (
-            f"the local tier failed when it was closed ({error.strerror}): check the file, "
-            "then run tierfs accept or tierfs discard"
-        )
-        self._core.backlog.update(op)
-        self._core.journal.post(SaveOp(op))
-        self._core.writeback.submit(op)
+            self._drive.doubtful(obj, error)
 
     def settled(self, obj: LocalObject) -> bool:
         """Whether the kernel does not write to `obj` any more, through a mapping either.
@@ -382,7 +362,7 @@ class Files:
                     obj.dirty = obj.dirty or mapped
                     await self.written(node, obj)
                 except OSError as error:
-                    self._doubtful(obj, error)
+                    self._drive.doubtful(obj, error)
             obj.settling = False
             await self._data.release(obj)
             if core.unused(obj):
@@ -503,4 +483,4 @@ class Files:
         await self._core.journal.sync()
         through = self._core.policy(handle.node).fsync_committed or self._drive.look()
         if handle.writable and through:
-            await self._commit(handle)
+            await self.commit(handle)

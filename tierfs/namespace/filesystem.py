@@ -83,7 +83,7 @@ class FileSystem:
             core, self.lookup, self.data, opening, self.inheritance, self.drive, self.settling.add
         )
         self.snapshots = Snapshots(core, self.lookup, self.data, opening, self.files.number)
-        self.files.commit = self.snapshots.commit
+        self.files.commit = self.drive.and_commit(self.snapshots.commit)
         self.long_open = LongOpen(core, self.data, self.snapshots)
         self.listings = Listings(core, self.lookup, self.forget)
         self.decisions = Decisions(core)
