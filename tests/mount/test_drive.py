@@ -43,8 +43,9 @@ def test_a_dead_drive_makes_the_mount_write_through(
     written = (mount / "run" / "written").open("wb", buffering=0)
     written.write(b"w" * 1000)
     with frozen(shared):
-        (mount / "run" / "closed").write_bytes(b"x" * MIB)
-        (mount / "run" / "checkpoint-1" / "optimizer.bin").write_bytes(b"o" * MIB)
+        # more than is read of a file before its first byte is written there
+        (mount / "run" / "closed").write_bytes(b"x" * 16 * MIB)
+        (mount / "run" / "checkpoint-1" / "optimizer.bin").write_bytes(b"o" * 16 * MIB)
         shut_down(local)
         wait_until(lambda: dead(node), "the drive's failure to be noticed")
     with fails_with(errno.EIO):
