@@ -13,10 +13,12 @@ The numbers are those of FRAMEWORKS (d).
 | 5 sent while it is rewritten | `test_interleavings.test_rewritten_and_renamed_while_…`; |
 | | `component/shared/test_shared_transfer.py` |
 | 6 a step is saved over itself | `test_order.test_overwritten_checkpoint_never_mixes_marker_…` |
-| 7 a pointer is rewritten in place | `test_order.test_pointer_file_never_before_what_it_names` |
+| 7 a pointer is rewritten in place | `test_order.test_pointer_file_never_before_what_it_names`, |
+| | `test_checkpoints_removed.test_what_a_pointer_names_goes_…` |
 | 8 rmtree takes shards first | `test_order.test_removed_checkpoint_goes_in_one_rename` |
 | 9 a removal overtakes a save | `test_order.test_removal_waits_for_the_save_before_it` |
-| 10 removed before the next is saved | `test_removed_before_the_next_is_saved` |
+| 10 removed before the next is saved | `test_removed_before_the_next_is_saved`, |
+| | `test_checkpoints_replaced.test_a_job_that_keeps_one_…` |
 | 11 saved faster than sent | `test_saved_faster_than_it_is_sent` |
 | 12 a directory renamed into place | `test_order.test_directory_renamed_into_place_is_whole` |
 | 13 a bare directory shown | `test_nothing_under_its_name_before_it_is_whole` |
@@ -32,6 +34,8 @@ The numbers are those of FRAMEWORKS (d).
 | | `test_order.test_negative_name_is_first_and_leaves_last` |
 | 29 cleaned up at a restart | `test_what_a_killed_job_left_is_removed_and_made_again` |
 | 30 two ranks write one file | `test_two_ranks_write_the_same_file` |
+
+21 to 27 are races of two nodes. All of these at once, with deaths: `test_checkpoints_storm`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Finishing:
         if group.names is not None:
             return  # its removal has begun
         group.names = frozenset()
-        if is_in_peace(self._core, group):
+        if is_in_peace(self._core, group) and not self._core.calls.silent:
             await self._begin(group, process_of(process))
 
     async def _begin(self, group: Group, process: int) -> None:
