@@ -95,7 +95,9 @@ class Promises:
             placement, item = classify(other), self._world.backlog._items[other.row]
             if placement.is_log or op.parent not in inside(other):
                 continue
-            assert not (other.kind is OpKind.PUT and other.state in OPEN), f"{op}: {other} is open"
+            newer = (other.parent, other.name) == (op.parent, op.name)  # version of the same name
+            is_open = other.kind is OpKind.PUT and other.state in OPEN and not newer
+            assert not is_open, f"{op}: {other} is open"
             in_place = other.first and not (item.lifted or item.lingering or other.mark)
             plain = placement.klass is not Klass.ORDERED
             was_open = other.row in self._open_at.get(op.row, set())
