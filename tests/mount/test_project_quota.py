@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+import pytest
 
 from tests.harness import Node, compare
 from tests.harness.devices import run
@@ -32,3 +35,29 @@ def test_everything_arrives_in_a_directory_of_another_project(node: Node) -> Non
     compare(folder, node.shared / "p")
     assert node.status()["stuck"] == []
     assert [n for n in os.listdir(node.shared / "p") if n.startswith(".staging")] == []
+
+
+def test_a_committed_file_is_not_renamed_into_another_project(node: Node) -> None:
+    """As on XFS: EXDEV at once, and mv(1) copies; what is pending can be renamed."""
+    make_project(node.shared / "p")
+    folder, outside = node.mount / "p", node.mount / "outside"
+    outside.mkdir()
+    for name in ("moved", "linked"):
+        (outside / name).write_bytes(b"content")
+    (outside / "sub").mkdir()
+    (folder / "inside").write_bytes(b"of the project")
+    (folder / "into").mkdir()
+    node.settle()
+    for call, name in ((os.rename, "moved"), (os.link, "linked"), (os.rename, "sub")):
+        with pytest.raises(OSError, match="cross-device") as refused:
+            call(outside / name, folder / name)
+        assert refused.value.errno == errno.EXDEV
+    (outside / "fresh").write_bytes(b"pending")
+    (outside / "fresh").rename(folder / "fresh")
+    (folder / "inside").rename(folder / "into" / "inside")
+    run("mv", outside / "moved", folder / "moved")
+    (folder / "into" / "inside").rename(outside / "inside")
+    node.settle()
+    compare(node.mount, node.shared, ignore=["nlink"])
+    assert sorted(os.listdir(folder)) == ["fresh", "into", "moved"]
+    assert sorted(os.listdir(outside)) == ["inside", "linked", "sub"]

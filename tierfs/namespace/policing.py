@@ -12,6 +12,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.files import WRITE_FLAGS, Files
 from tierfs.namespace.names import Names
 from tierfs.namespace.nodes import DirectoryState, Handle, LocalObject, Node
+from tierfs.namespace.projects import check_projects
 from tierfs.namespace.scratch import Scratch, is_scratch
 from tierfs.osio import RENAME_EXCHANGE
 from tierfs.policies import PolicyKind
@@ -98,6 +99,9 @@ class PolicedNames(Names):
         refuse_at(self._core, state, name)
         refuse_change(self._core, node)
         self.scratch.check_end(node, state, name)
+        if (source := node.a_name()) is not None:
+            old = self._core.tree.directories[source[0]]
+            await check_projects(self._core, old, source[1], state)
         await super().link(node, state, name)
 
     async def unlink(self, state: DirectoryState, name: Name) -> None:
@@ -116,7 +120,9 @@ class PolicedNames(Names):
         """See `Names.rename`."""
         refuse_at(self._core, old, old_name)
         refuse_at(self._core, new, new_name)
+        await check_projects(self._core, old, old_name, new)
         if flags == RENAME_EXCHANGE:
+            await check_projects(self._core, new, new_name, old)
             await self._check_exchange(old, old_name, new, new_name)
         obj = _object_at(old, old_name)
         if obj is not None and obj.scratch and not self.scratch.is_at(new, new_name):

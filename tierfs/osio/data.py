@@ -41,6 +41,18 @@ class Data(Labelled):
         return os.fstat(fd)
 
     @labelled
+    def project(self, step: str, fd: int) -> tuple[int, bool]:
+        """The project of `fd`, and whether what is made in it gets the same; (0, False) if none."""
+        try:
+            found = fcntl.ioctl(fd, libc.FS_IOC_FSGETXATTR, bytes(libc.FSXATTR.size))
+        except OSError as error:
+            if error.errno in (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS):
+                return 0, False
+            raise
+        flags, _, _, project = libc.FSXATTR.unpack(found)
+        return project, bool(flags & libc.FS_XFLAG_PROJINHERIT)
+
+    @labelled
     def pread_into(self, step: str, fd: int, buffer: bytearray | memoryview, offset: int) -> int:
         """Read once at `offset` into `buffer`; the number of bytes, 0 at the end of the file."""
         return os.preadv(fd, [buffer], offset)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -24,6 +25,10 @@ FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 FALLOC_FL_ZERO_RANGE = 16
 FICLONE = 0x40049409
+FS_IOC_FSGETXATTR = 0x801C581F
+FSXATTR = struct.Struct("=IIII12x")
+"""struct fsxattr: flags, extsize, nextents, projid."""
+FS_XFLAG_PROJINHERIT = 0x200
 STATX_BTIME = 0x800
 STATX_MNT_ID = 0x1000
 STATX_MNT_ID_UNIQUE = 0x4000

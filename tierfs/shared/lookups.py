@@ -106,6 +106,25 @@ class Lookups(Tree):
             return False  # whoever asks for it will be told
         return not any(map(layout.carried, found))
 
+    def takes(self, place: Place, source: Place, name: Name) -> bool:
+        """Whether the entry `name` of `source` can get a name in `place`, as to their projects.
+
+        A directory of XFS that gives its project to what is in it takes nothing of another one.
+        """
+        with self.opened(place) as directory:
+            project, inherited = self.system.project("look.project", directory)
+            if not inherited:
+                return True
+            with self.opened(source) as other:
+                try:
+                    fd = self.system.open_at("look.open", other, name, os.O_RDONLY | os.O_NONBLOCK)
+                except OSError:
+                    return True  # gone, or what has no project that could be asked for
+            try:
+                return self.system.project("look.project", fd)[0] == project
+            finally:
+                self.system.close("look.close", fd)
+
     def recorded_digest(self, place: Place, name: Name) -> str | None:
         """The digest that was recorded when `name` was sent. Raises FileNotFoundError."""
         self.visible(place, name)
