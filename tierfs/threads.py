@@ -23,16 +23,48 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+class Patience(threading.local):
+    """How long this thread, that of trio, may wait by itself for the answer of another one.
+
+    To go through trio's loop takes longer than a small call in a thread. So the step in which a
+    request is read may wait for its threads, up to a deadline: what is not there by then is waited
+    for in the loop.
+    """
+
+    _until = 0.0
+
+    def begin(self, seconds: float) -> None:
+        """The present step may wait for `seconds` in all."""
+        self._until = time.monotonic() + seconds
+
+    def end(self) -> None:
+        """No more, also of the step that comes next."""
+        self._until = 0.0
+
+    def left(self) -> float:
+        """Seconds; 0.0 for none."""
+        return max(0.0, self._until - time.monotonic()) if self._until else 0.0
+
+
+patience = Patience()
+
+DOUBTFUL_CALLS = 32
+"""After a call that was not waited out, so many are not waited for: the tier is slow."""
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
     """One call. Whoever takes the only item of `claim` carries it out, or cancels it; whoever
-    takes that of `result` decides what becomes of its result.
+    takes that of `result` decides what becomes of its result; whoever takes that of `turn` first,
+    the thread when it has the result or the waiting one when it waits no longer, says how it gets
+    there: by `ready` or by the loop.
 
     Attributes:
         cancel: raises Cancelled once its task is cancelled.
         late: gets the result that nobody waits for any more; None: the task has to wait.
         begun: when a thread took it (time.monotonic), 0.0 before.
         counted: it has lasted so long that another thread does the work of its own.
+        ready: released when `answer` is there, None if it comes by the loop.
     """
 
     call: Callable[..., Any]
@@ -45,6 +77,26 @@ class _Job:
     cancel: Callable[[], object] | None = None
     begun: float = 0.0
     counted: bool = False
+    ready: threading.Lock | None = None
+    turn: list[None] = field(default_factory=lambda: [None])
+    answer: outcome.Outcome[Any] | None = None
+
+    def wait(self, seconds: float) -> outcome.Outcome[Any] | None:
+        """Waits for the result in this thread; None: it will come by the loop."""
+        assert self.ready is not None
+        if not self.ready.acquire(timeout=seconds):
+            if _taken(self.turn):
+                return None
+            self.ready.acquire()  # the thread is about to give it
+        return self.answer
+
+    def give(self, answer: outcome.Outcome[Any]) -> bool:
+        """In the thread that made the call: whether its task waits for the result right now."""
+        if self.ready is None or not _taken(self.turn):
+            return False
+        self.answer = answer
+        self.ready.release()
+        return True
 
 
 _Queue = queue.SimpleQueue[_Job | None]
@@ -95,6 +147,7 @@ class Pool:
         self._queue: _Queue = queue.SimpleQueue()
         self._threads = 0
         self._lost = 0
+        self._doubtful = 0
         self._jobs: set[_Job] = set()
 
     async def run(
@@ -125,9 +178,25 @@ class Pool:
         self._jobs.add(job)
         if len(self._jobs) > self._threads and self._threads < self.width + self._lost:
             self._start()
+        if seconds := self._patience():
+            job.ready = threading.Lock()
+            job.ready.acquire()
         self._queue.put(job)
+        if seconds:
+            if (answer := job.wait(seconds)) is not None:
+                self._over(job, answer)
+                at_once: T = answer.unwrap()
+                return at_once
+            self._doubtful = DOUBTFUL_CALLS
         result: T = await lowlevel.wait_task_rescheduled(abort)
         return result
+
+    def _patience(self) -> float:
+        seconds = patience.left()
+        if seconds and self._doubtful:
+            self._doubtful -= 1
+            return 0.0
+        return seconds
 
     def oldest(self, now: float) -> float:
         """For how many seconds the oldest call that a thread has taken lasts; `now`: monotonic."""
@@ -160,6 +229,13 @@ class Pool:
 
     def _ended(self, job: _Job, result: outcome.Outcome[Any], waited: bool) -> None:
         """A thread is done with `job`; `waited`: its task waits for the result."""
+        self._over(job, result)
+        if waited:
+            trio.lowlevel.reschedule(job.task, result)
+        elif job.late is not None:
+            job.late(result.value if isinstance(result, outcome.Value) else None)
+
+    def _over(self, job: _Job, result: outcome.Outcome[Any]) -> None:
         self._jobs.discard(job)
         if job.counted:
             self._lost -= 1
@@ -169,10 +245,6 @@ class Pool:
         if self.observer is not None:
             error = result.error if isinstance(result, outcome.Error) else None
             self.observer(time.monotonic() - job.begun, error)
-        if waited:
-            trio.lowlevel.reschedule(job.task, result)
-        elif job.late is not None:
-            job.late(result.value if isinstance(result, outcome.Value) else None)
 
 
 def _taken(item: list[None]) -> bool:
@@ -197,8 +269,9 @@ def _work(
             _current.job = job
             job.begun = time.monotonic()
             result = outcome.capture(job.call, *job.args)
-            with contextlib.suppress(trio.RunFinishedError):
-                job.token.run_sync_soon(_end, ended, job, result, _taken(job.result))
+            if not job.give(result):
+                with contextlib.suppress(trio.RunFinishedError):
+                    job.token.run_sync_soon(_end, ended, job, result, _taken(job.result))
             del result
         _current.job = None
         del job

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.behaviour.direct import Direct
+from tierfs.kernel.leading import until_it_waits
 from tierfs.model import Kind
 from tierfs.namespace import inheritance
 from tierfs.namespace.callers import Caller
-from tierfs.threads import Pool
+from tierfs.threads import Pool, patience
 
+T = TypeVar("T")
 ME = Caller(0, 0, 0, 0o022)
 BEHIND = ("ObjectStore.usage", "Closing._close", "Chores._sweep_orphans.<locals>.<lambda>")
 """What the chores do by themselves."""
@@ -50,3 +52,28 @@ def test_create_takes_one_call_and_close_none(
     assert calls == ["Files._make"]
     for each in (first, handle):
         direct.run(files.release, each)
+
+
+async def in_one_step(call: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
+    """What a request does, in the step that reads it: it never goes through the loop."""
+
+    def waits() -> None:
+        raise AssertionError(f"{call.__qualname__} let others run")
+
+    patience.begin(30.0)
+    try:
+        return await until_it_waits(call(*arguments), waits)
+    finally:
+        patience.end()
+
+
+def test_a_small_file_never_waits_for_the_loop(make_direct: Callable[..., Direct]) -> None:
+    direct = make_direct(held=True)
+    fs, top = direct.fs, direct.fs.tree.directory(1)
+    assert direct.run(in_one_step, fs.lookup.find, top, b"f") is None
+    handle = direct.run(in_one_step, fs.files.create, top, b"f", 0o644, ME)
+    direct.run(in_one_step, fs.files.flush, handle)
+    direct.run(in_one_step, fs.files.release, handle)
+    direct.settle()
+    handle = direct.run(in_one_step, fs.files.open, handle.node, 0, ME)
+    direct.run(in_one_step, fs.files.release, handle)

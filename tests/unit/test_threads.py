@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tierfs.osio import idle_io
-from tierfs.threads import Pool, check_cancelled
+from tierfs.threads import Pool, check_cancelled, patience
 
 
 async def test_a_call_gives_its_result_or_its_error() -> None:
@@ -19,6 +19,50 @@ async def test_a_call_gives_its_result_or_its_error() -> None:
     assert await pool.run(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         await pool.run(divmod, 7, 0)
+
+
+async def count(turns: list[int]) -> None:
+    while True:
+        turns.append(1)
+        await trio.lowlevel.checkpoint()
+
+
+async def test_with_patience_others_do_not_run_until_the_result_is_there() -> None:
+    pool, turns = Pool("t", 1), list[int]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count, turns)
+        patience.begin(60.0)
+        assert await pool.run(divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await pool.run(divmod, 7, 0)
+        assert turns == []
+        patience.end()
+        await pool.run(divmod, 7, 2)
+        assert turns != []
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_takes_longer_than_patience_lasts_is_waited_for_as_usual() -> None:
+    pool, free = Pool("t", 1), threading.Event()
+
+    def call() -> int:
+        assert free.wait(10)
+        return 1
+
+    async def release() -> None:
+        free.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(release)
+        patience.begin(0.001)
+        assert await pool.run(call) == 1
+        patience.begin(60.0)
+        turns: list[int] = []
+        nursery.start_soon(count, turns)
+        await pool.run(divmod, 7, 2)
+        assert turns != [], "after that the pool is not waited for"
+        patience.end()
+        nursery.cancel_scope.cancel()
 
 
 async def test_no_more_calls_at_once_than_the_pool_is_wide() -> None:

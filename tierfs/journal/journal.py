@@ -21,6 +21,7 @@ from tierfs.journal.ticket import Ticket
 from tierfs.journal.writer import Writer
 from tierfs.model import CleanRecord, JournalSnapshot, ObjectId
 from tierfs.osio import OS
+from tierfs.threads import patience
 
 T = TypeVar("T")
 
@@ -39,6 +40,9 @@ class Answer(Generic[T]):
 
     async def get(self) -> T:
         """The answer; JournalError."""
+        if seconds := patience.left():
+            with contextlib.suppress(TimeoutError):
+                return self._future.result(seconds)
         await self._answered.wait()
         return self._future.result()
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import select
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 
-import outcome
 import pyfuse3
 import trio
 
@@ -23,10 +24,11 @@ from tierfs.kernel.backings import Backings
 from tierfs.kernel.device import Device
 from tierfs.kernel.extras import Extras
 from tierfs.kernel.hot import Hot
+from tierfs.kernel.leading import until_it_waits
 from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests, name_in
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.requests import Request as Naming
+from tierfs.threads import patience
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +46,22 @@ IDLE_TASKS = 16
 BURST = 32
 """Messages moved without letting others run."""
 
+PATIENCE_SECONDS = 0.0005
+"""How long the step that reads a request may wait for threads before it goes on in the loop."""
+
+NEXT_SECONDS = 0.0001
+"""How soon the next request of a burst comes;"""
+
+SPIN_SECONDS = 0.001
+"""and how long the loop may have to wait for that."""
+
+SELECTABLE = 1024
+"""select(2) takes descriptors below it (FD_SETSIZE)."""
+
 ALWAYS = InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2 | InitFlag.HAS_RESEND
 STACK_DEPTH = 1
 
-_REMEMBERED = frozenset({Opcode.INIT, Opcode.OPEN, Opcode.CREATE})
-_Job = tuple[Request, bytes, Naming | None]
-
+_REMEMBERED = frozenset({Opcode.OPEN, Opcode.CREATE})
 _FORGETS = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET})
 _MAY_KILL = frozenset({Opcode.WRITE, Opcode.SETATTR, Opcode.OPEN})
 
@@ -78,7 +90,11 @@ class Filter:
         self._init = init
         self.agreed = trio.Event()
         self._agreement = b""
-        self._reading = trio.CancelScope()
+        self._draining = False
+        self._gone = trio.Event()
+        self._spin_until = 0.0
+        self._buffer = bytearray(MESSAGE_BYTES)
+        self._view = memoryview(self._buffer)
         self._asked = fs.watchdog
         self._quiet = trio.lowlevel.ParkingLot()
         self._awaited: dict[int, int] = {}
@@ -101,17 +117,16 @@ class Filter:
                 nursery.start_soon(self._replies)
                 if self._init is not None:
                     await self._take_over(self._init)
-                with self._reading:
-                    await self._requests(nursery)
-                if self._reading.cancelled_caught:
-                    await trio.sleep_forever()
+                nursery.start_soon(self._serve, nursery)
+                await self._gone.wait()
                 nursery.cancel_scope.cancel()
         finally:
             pyfuse3.terminate()
 
     async def drain(self) -> None:
         """Takes no more requests; returns when all that were taken have their answer."""
-        self._reading.cancel()
+        self._draining = True
+        trio.lowlevel.notify_closing(self._device.fd)
         while not self._asked.idle:
             await self._quiet.park()
 
@@ -130,75 +145,123 @@ class Filter:
 
     # -- kernel to pyfuse3 -----------------------------------------------------------------------
 
-    async def _requests(self, nursery: trio.Nursery) -> None:
-        buffer = bytearray(MESSAGE_BYTES)
-        view = memoryview(buffer)
-        while True:
-            await trio.lowlevel.wait_readable(self._device.fd)
+    async def _serve(self, nursery: trio.Nursery) -> None:
+        """One of the tasks that take turns: it reads requests until one of them has to wait."""
+        while await self._read(nursery) and len(self._idle) < IDLE_TASKS:
+            task = trio.lowlevel.current_task()
+            self._idle.append(task)
+            await trio.lowlevel.wait_task_rescheduled(partial(self._leave, task))
+
+    def _leave(self, task: trio.lowlevel.Task, _: object) -> trio.lowlevel.Abort:
+        self._idle.remove(task)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _pass_turn(self, nursery: trio.Nursery) -> None:
+        patience.end()
+        if self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+        else:
+            nursery.start_soon(self._serve, nursery)
+
+    async def _read(self, nursery: trio.Nursery) -> bool:
+        """Serves what comes. True: it is another task's turn now. False: nothing comes any more."""
+        while not self._draining:
+            try:
+                await trio.lowlevel.wait_readable(self._device.fd)
+            except trio.ClosedResourceError:
+                continue
+            self._spin_until = time.monotonic() + SPIN_SECONDS
             for _ in range(BURST):
                 try:
-                    size = self._device.receive(buffer)
+                    size = self._device.receive(self._buffer)
                 except BlockingIOError:
+                    if self._comes_soon():
+                        continue
                     break
                 except OSError as error:
                     if error.errno in (errno.EINTR, errno.ENOENT):
                         continue  # the request was taken back before it was read
                     if error.errno in (errno.ENODEV, errno.ECONNABORTED):
-                        return
+                        self._gone.set()
+                        return False
                     raise
-                await self._request(nursery, view[:size])
+                if await self._request(nursery, self._view[:size]):
+                    return True
                 if self._lent:
                     self._lent = False
-                    buffer = self._spare.pop() if self._spare else bytearray(MESSAGE_BYTES)
-                    view = memoryview(buffer)
+                    self._buffer = self._spare.pop() if self._spare else bytearray(MESSAGE_BYTES)
+                    self._view = memoryview(self._buffer)
+        return False
 
-    async def _request(self, nursery: trio.Nursery, message: memoryview) -> None:
+    def _comes_soon(self) -> bool:
+        """Waits a moment for the next request of a burst, while nobody waits for an answer."""
+        fd = self._device.fd
+        if not self._asked.idle or fd >= SELECTABLE or time.monotonic() >= self._spin_until:
+            return False
+        return bool(select.select((fd,), (), (), NEXT_SECONDS)[0])
+
+    async def _request(self, nursery: trio.Nursery, message: memoryview) -> bool:
+        """Answers a request, or sees to it that it is; whether it is another task's turn now."""
         request = Request.of(message)
         opcode = request.opcode
         if opcode in _FORGETS:
             self._hot.forget(request, message)
-            return
+            return False
         if opcode == Opcode.INTERRUPT:
-            return  # nothing here can be interrupted, and it takes no answer
+            return False  # nothing here can be interrupted, and it takes no answer
         self._asked.begun(
             request.unique, wire.operation(opcode), request.nodeid, name_in(message, opcode)
         )
         kills = opcode in _MAY_KILL and wire.kills_privileges(message, opcode)
         if opcode in self._extras.opcodes and not kills:
             nursery.start_soon(self._answer, request, self._keep(message))
-            return
-        if opcode == Opcode.INIT and self._agreement:
-            # an earlier worker wrote it down and did not answer it; pyfuse3 takes it once
-            self._agree(self._agreement, request.unique)
-            return
-        if opcode == Opcode.INIT:
-            self._fs.core.memory.init(bytes(message))
-            self._negotiate(message)
-        if opcode in NAMING and (instead := self._named.came(request, message)) is not None:
+        elif opcode == Opcode.INIT:
+            await self._begin(request, message)
+        elif opcode in NAMING and (instead := self._named.came(request, message)) is not None:
             if len(instead) == wire.REPLY_HEADER.size:
                 self._reply(instead)
             else:
                 await self._forward(instead)
-            return
-        if opcode == Opcode.OPEN and request.unique & RESENT and self._opened_before(request):
-            return
-        if opcode in self._hot.opcodes and not kills:
-            kept = bytes(message)
-            if (reply := self._hot.at_once(request, kept)) is not None:
-                self._reply(reply)
-                return
-            naming = self._hot.naming(request, kept, self._named)
-            job = (request, kept, naming)
-            if self._idle:
-                trio.lowlevel.reschedule(self._idle.pop(), outcome.Value(job))
+        elif opcode == Opcode.OPEN and request.unique & RESENT and self._opened_before(request):
+            pass
+        elif opcode in self._hot.opcodes and not kills:
+            return await self._answer_hot(nursery, request, bytes(message))
+        else:
+            if opcode in _REMEMBERED:
+                self._awaited[request.unique] = opcode
+            if kills:
+                nursery.start_soon(self._kill_privileges, request, bytes(message))
             else:
-                nursery.start_soon(self._answer_hot, job)
+                await self._forward(message)
+        return False
+
+    async def _answer_hot(self, nursery: trio.Nursery, request: Request, message: bytes) -> bool:
+        """Whether that took so long that it is another task's turn now."""
+        if (reply := self._hot.at_once(request, message)) is not None:
+            self._reply(reply)
+            return False
+        naming = self._hot.naming(request, message, self._named)
+        patience.begin(PATIENCE_SECONDS)
+        answering = self._hot.answer(request, message, naming)
+        passed: list[trio.Nursery] = []
+
+        def waits() -> None:
+            passed.append(nursery)
+            self._pass_turn(nursery)
+
+        reply = await until_it_waits(answering, waits)
+        patience.end()
+        self._reply(reply)
+        return bool(passed)
+
+    async def _begin(self, request: Request, message: memoryview) -> None:
+        if self._agreement:
+            # an earlier worker wrote it down and did not answer it; pyfuse3 takes it once
+            self._agree(self._agreement, request.unique)
             return
-        if opcode in _REMEMBERED:
-            self._awaited[request.unique] = opcode
-        if kills:
-            nursery.start_soon(self._kill_privileges, request, bytes(message))
-            return
+        self._fs.core.memory.init(bytes(message))
+        self._negotiate(message)
+        self._awaited[request.unique] = Opcode.INIT
         await self._forward(message)
 
     def _opened_before(self, request: Request) -> bool:
@@ -239,20 +302,6 @@ class Filter:
         lent = message.obj if isinstance(message, memoryview) else None
         if isinstance(lent, bytearray) and len(self._spare) < SPARE_BUFFERS:
             self._spare.append(lent)
-
-    async def _answer_hot(self, job: _Job) -> None:
-        """Answers one request after another: a new task for each would cost more than many do."""
-        while True:
-            self._reply(await self._hot.answer(*job))
-            if len(self._idle) >= IDLE_TASKS:
-                return
-            task = trio.lowlevel.current_task()
-            self._idle.append(task)
-            job = await trio.lowlevel.wait_task_rescheduled(partial(self._leave, task))
-
-    def _leave(self, task: trio.lowlevel.Task, _: object) -> trio.lowlevel.Abort:
-        self._idle.remove(task)
-        return trio.lowlevel.Abort.SUCCEEDED
 
     async def _kill_privileges(self, request: Request, message: bytes) -> None:
         """Setuid, setgid and capabilities go before the request is carried out."""

@@ -19,6 +19,24 @@ UNKNOWN_INODE = 0
 """There is something on the shared tier under the name, but its inode is not known."""
 
 
+class Lock:
+    """A lock held over awaits, which does not let others run when it is free."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+
+    async def __aenter__(self) -> None:
+        try:
+            self._lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self._lock.acquire()
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
 class Content(enum.Enum):
     """What of an object is on the local tier."""
 
@@ -175,15 +193,15 @@ class Node:
         self._ctimes: tuple[int, int] | None = None
         self.linked_ns = 0
         self.handles: frozenset[Handle] = frozenset()
-        self._lock: trio.Lock | None = None
+        self._lock: Lock | None = None
         if changed is not None:
             changed[self] = True
 
     @property
-    def lock(self) -> trio.Lock:
+    def lock(self) -> Lock:
         """Held over the steps of one open, close or change of attributes."""
         if self._lock is None:
-            self._lock = trio.Lock()
+            self._lock = Lock()
         return self._lock
 
     def attach(self, handle: Handle) -> None:
