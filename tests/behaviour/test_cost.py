@@ -27,10 +27,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     run = Pool.run
     monkeypatch.setattr(inheritance, "VALID_SECONDS", 60.0)
 
-    async def counted(self: Pool, call: Callable[..., Any], *args: object) -> Any:
+    async def counted(self: Pool, call: Callable[..., Any], *args: object, **more: Any) -> Any:
         if call.__qualname__ not in BEHIND:
             found.append(call.__qualname__)
-        return await run(self, call, *args)
+        return await run(self, call, *args, **more)
 
     monkeypatch.setattr(Pool, "run", counted)
     return found

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import threading
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -19,6 +20,12 @@ async def test_a_call_gives_its_result_or_its_error() -> None:
     assert await pool.run(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         await pool.run(divmod, 7, 0)
+
+
+@pytest.fixture(autouse=True)
+def without_patience() -> Iterator[None]:
+    yield
+    patience.end()
 
 
 async def count(turns: list[int]) -> None:
@@ -54,7 +61,7 @@ async def test_what_takes_longer_than_patience_lasts_is_waited_for_as_usual() ->
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(release)
-        patience.begin(0.001)
+        patience.begin(0.1)
         assert await pool.run(call) == 1
         patience.begin(60.0)
         turns: list[int] = []
