@@ -13,6 +13,7 @@ import logging
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -90,7 +91,7 @@ class Filter:
         self._init = init
         self.agreed = trio.Event()
         self._agreement = b""
-        self._draining = False
+        self._draining = self._disconnected = False
         self._gone = trio.Event()
         self._spin_until = 0.0
         self._buffer = bytearray(MESSAGE_BYTES)
@@ -101,6 +102,7 @@ class Filter:
         self._spare: list[bytearray] = []
         self._lent = False
         self._idle: list[trio.lowlevel.Task] = []
+        self._behind: deque[tuple[Request, bytes]] = deque()
         self._add = ALWAYS
         self._ours, theirs = _pair()
         self._theirs = theirs.detach()
@@ -165,7 +167,15 @@ class Filter:
 
     async def _read(self, nursery: trio.Nursery) -> bool:
         """Serves what comes. True: it is another task's turn now. False: nothing comes any more."""
-        while not self._draining:
+        while True:
+            while self._behind:
+                request, message = self._behind.popleft()
+                if await self._carry_out(nursery, request, message):
+                    return True
+            if self._disconnected:
+                self._gone.set()
+            if self._disconnected or self._draining:
+                return False
             try:
                 await trio.lowlevel.wait_readable(self._device.fd)
             except trio.ClosedResourceError:
@@ -182,8 +192,8 @@ class Filter:
                     if error.errno in (errno.EINTR, errno.ENOENT):
                         continue  # the request was taken back before it was read
                     if error.errno in (errno.ENODEV, errno.ECONNABORTED):
-                        self._gone.set()
-                        return False
+                        self._disconnected = True
+                        break
                     raise
                 if await self._request(nursery, self._view[:size]):
                     return True
@@ -191,12 +201,11 @@ class Filter:
                     self._lent = False
                     self._buffer = self._spare.pop() if self._spare else bytearray(MESSAGE_BYTES)
                     self._view = memoryview(self._buffer)
-        return False
 
     def _comes_soon(self) -> bool:
         """Waits a moment for the next request of a burst, while nobody waits for an answer."""
-        fd = self._device.fd
-        if not self._asked.idle or fd >= SELECTABLE or time.monotonic() >= self._spin_until:
+        fd, waiting = self._device.fd, len(self._asked) - len(self._behind)
+        if waiting or fd >= SELECTABLE or time.monotonic() >= self._spin_until:
             return False
         return bool(select.select((fd,), (), (), NEXT_SECONDS)[0])
 
@@ -240,6 +249,13 @@ class Filter:
         if (reply := self._hot.at_once(request, message)) is not None:
             self._reply(reply)
             return False
+        if request.opcode == Opcode.RELEASE:  # behind what somebody waits for
+            self._hot.leaves(message)
+            self._behind.append((request, message))
+            return False
+        return await self._carry_out(nursery, request, message)
+
+    async def _carry_out(self, nursery: trio.Nursery, request: Request, message: bytes) -> bool:
         naming = self._hot.naming(request, message, self._named)
         patience.begin(PATIENCE_SECONDS)
         answering = self._hot.answer(request, message, naming)

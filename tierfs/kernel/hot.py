@@ -68,18 +68,17 @@ class Hot:
         return None
 
     def naming(self, request: Request, message: bytes, requests: Requests) -> Naming | None:
-        """The number under which a name is made or removed. In the order of the messages.
-
-        In that order a RELEASE is noted, too: an OPEN read after it must not overtake it.
-        """
-        if request.opcode == Opcode.RELEASE:
-            self._fs.files.leave(bodies.handle_of(message))
+        """The number under which a name is made or removed. In the order of the messages."""
         if request.opcode == Opcode.CREATE:
             return requests.take(Opcode.CREATE, request.nodeid, bodies.create(message).name)
         if request.opcode in (Opcode.UNLINK, Opcode.RMDIR):
             opcode = Opcode(request.opcode)
             return requests.take(opcode, request.nodeid, bodies.name_at(message))
         return None
+
+    def leaves(self, message: bytes) -> None:
+        """A RELEASE has come, which nobody waits for: no OPEN read after it may overtake it."""
+        self._fs.files.leave(bodies.handle_of(message))
 
     async def answer(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
         """The reply to `message`, an error included; `naming` is its number if it makes a name."""

@@ -60,6 +60,9 @@ class Watchdog:
             self._logged.discard(unique)
             log.info("request %d (%s) was answered after all", unique, known[0])
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     @property
     def idle(self) -> bool:
         """Whether none waits."""

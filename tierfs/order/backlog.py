@@ -320,9 +320,7 @@ class Backlog(Lookups):
                 continue
             todo += self._rules.affected(item)
             self._ready.discard(item)
-            self._indexes.unplace(item)
-            item.facts = facts
-            self._indexes.place(item)
+            self._indexes.move(item, facts)
             self._changed(item)
             todo += self._rules.affected(item)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tierfs.model import REMOVALS, STAGED, Name, ObjectId, Op, OpKind
@@ -31,8 +30,7 @@ class Klass(enum.Enum):
     ORDERED = "ordered"  # behind everything earlier in its cover
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """An op's place in the order.
 
     Attributes:

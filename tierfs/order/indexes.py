@@ -71,13 +71,30 @@ class Indexes:
 
     def place(self, item: Item) -> None:
         """Put `item` everywhere where its facts say that it belongs."""
-        for index, key in self._places(item):
+        item.places = list(self._places(item))
+        for index, key in item.places:
             index.add(key, item)
 
     def unplace(self, item: Item) -> None:
         """Take `item` out again; its facts must be those that it was placed by."""
-        for index, key in self._places(item):
+        for index, key in item.places:
             index.remove(key, item)
+
+    def move(self, item: Item, facts: Facts) -> None:
+        """`item` has other facts from now on."""
+        known = item.facts
+        if (facts.position, facts.rank) != (known.position, known.rank):
+            self.unplace(item)
+            item.facts = facts
+            self.place(item)
+            return
+        item.facts = facts
+        before, item.places = set(item.places), list(self._places(item))
+        after = set(item.places)
+        for index, key in before - after:
+            index.remove(key, item)
+        for index, key in after - before:
+            index.add(key, item)
 
     def _places(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
         for key in item.facts.keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from tierfs.model import (
     OLDER,
@@ -30,8 +31,7 @@ REBUILDERS = frozenset({OpKind.REOPEN, OpKind.TRASH})
 _MAKES_DIRECTORY = frozenset({OpKind.MKDIR, OpKind.SEAL, OpKind.REOPEN})
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What an item is indexed by: a snapshot, since the op itself changes under the backlog.
 
     Attributes:
@@ -86,6 +86,7 @@ class Item:
         since: when its time holds began (monotonic seconds); None: not looked at yet.
         flushed: when it was flushed without a RELEASE.
         blocker: the item that it is parked under; `waiters`: those parked under it.
+        places: where it stands in the indexes: (index, key) each.
     """
 
     op: Op
@@ -102,6 +103,7 @@ class Item:
     flushed: float | None = None
     blocker: Item | None = None
     waiters: dict[Item, None] = field(default_factory=dict)
+    places: list[tuple[Any, Any]] = field(default_factory=list)
 
     @property
     def is_removal(self) -> bool:

@@ -24,6 +24,9 @@ class Ranked(Generic[K]):
         self._one: dict[K, Item] = {}
         self._many: dict[K, SortedKeyList] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._one or self._many)
+
     def add(self, key: K, item: Item) -> None:
         """Put `item` under `key`."""
         if key in self._many:

@@ -49,7 +49,7 @@ ends with its close; time holds end by themselves; what a mark holds is reported
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tierfs.model import Mark, Name, ObjectId, Op, OpKind, Phase
@@ -125,11 +125,11 @@ class Rules:
             targets=op.targets if placement.is_pointer else (),
         )
         if item.held is not None:
-            return replace(facts, out=True, aside=True)
+            return facts._replace(out=True, aside=True)
         if self._is_out(item, facts):
-            return replace(facts, out=True)
+            return facts._replace(out=True)
         aside = self.unsealed_target(facts) is not None or self._follows_held(item, op, position)
-        return replace(facts, out=True, aside=True) if aside else facts
+        return facts._replace(out=True, aside=True) if aside else facts
 
     def unsealed_target(self, facts: Facts) -> ObjectId | None:
         """An unsealed checkpoint that a pointer leads to, and that no SEAL before it publishes.
@@ -224,7 +224,8 @@ class Rules:
     def affected(self, item: Item) -> Iterator[Item]:
         """Those whose place depends on `item`, as it is placed now."""
         facts = item.facts
-        yield from self._affected_by_seals(item)
+        if self._in.seals or facts.aside or item.op.kind is OpKind.SEAL:
+            yield from self._affected_by_seals(item)
         if facts.mark is not None and not facts.placement.is_log:
             for directory in facts.directories:
                 yield from self._in.watchers.items(directory)

@@ -69,6 +69,7 @@ class Link:
         """
         self._end = socket.socket(fileno=fd)
         self.kept: dict[str, int] = {}
+        self._held: set[str] = set()
         send(self._end, {"prepared": 1})
         while (said := receive(self._end)) is not None:
             message, kept = said
@@ -77,15 +78,19 @@ class Link:
                 return
             os.set_inheritable(kept, False)
             self.kept[message["kept"]] = kept
+            self._held.add(message["kept"])
         raise ConnectionAbortedError("the supervisor is gone")
 
     def keep(self, name: str, fd: int) -> None:
         """The supervisor keeps a duplicate of `fd`, in place of an older one of that name."""
+        self._held.add(name)
         send(self._end, {"keep": name}, fd)
 
     def drop(self, name: str) -> None:
-        """The supervisor closes what it keeps as `name`."""
-        send(self._end, {"drop": name})
+        """The supervisor closes what it keeps as `name`, if it keeps anything."""
+        if name in self._held:
+            self._held.discard(name)
+            send(self._end, {"drop": name})
 
     def beat(self) -> None:
         """Shows that the worker's loop turns."""

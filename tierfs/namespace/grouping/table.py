@@ -285,8 +285,10 @@ class GroupTable:
     def closed(self, directory: ObjectId, process: int) -> None:
         """`process` closed a file that it wrote in `directory`."""
         group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
+        if group is None:
+            return
         who = self.follow(process)
-        if group is None or who in group.writers.who_closed():
+        if who in group.writers.who_closed():
             return
         group.writers.closed(who)
         self._save(group)
