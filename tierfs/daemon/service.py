@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -64,6 +65,17 @@ async def serve(
             await mount.run(signals, ready)
 
 
+GC_THRESHOLDS = (10_000, 20, 50)
+"""See gc.set_threshold. The usual ones have a full collection stop all requests again and again
+while many files are pending, for 70 ms with some thousands of them."""
+
+
+def _collect_rarely() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
 class Mount:
     """A mounted file system and the tasks that serve it."""
 
@@ -97,6 +109,7 @@ class Mount:
                 if self._succession is not None:
                     nursery.start_soon(self._succession.run, rooms.fs)
                 nursery.start_soon(self._fuse, nursery.cancel_scope)
+                _collect_rarely()
                 ready()
         except BaseException:
             if self._succession is None:
