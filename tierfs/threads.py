@@ -53,7 +53,7 @@ DOUBTFUL_CALLS = 32
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class Job:
     """One call. Whoever takes the only item of `claim` carries it out, or cancels it; whoever
     takes that of `result` decides what becomes of its result; whoever takes that of `turn` first,
     the thread when it has the result or the waiting one when it waits no longer, says how it gets
@@ -65,6 +65,7 @@ class _Job:
         begun: when a thread took it (time.monotonic), 0.0 before.
         counted: it has lasted so long that another thread does the work of its own.
         ready: released when `answer` is there, None if it comes by the loop.
+        answer: the result of a call that was waited for by `ready`.
     """
 
     call: Callable[..., Any]
@@ -99,11 +100,11 @@ class _Job:
         return True
 
 
-_Queue = queue.SimpleQueue[_Job | None]
+_Queue = queue.SimpleQueue[Job | None]
 
 
 class _Current(threading.local):
-    job: _Job | None = None
+    job: Job | None = None
 
 
 _current = _Current()
@@ -148,7 +149,7 @@ class Pool:
         self._threads = 0
         self._lost = 0
         self._doubtful = 0
-        self._jobs: set[_Job] = set()
+        self._jobs: set[Job] = set()
 
     async def run(
         self, call: Callable[[Unpack[Ts]], T], *args: *Ts,
@@ -162,8 +163,38 @@ class Pool:
         nothing that its caller lets go of.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        job = self.begin(call, *args, late=late)
+        result: T = await self.end(job)
+        return result
+
+    def begin(
+        self, call: Callable[[Unpack[Ts]], T], *args: *Ts,
+        late: Callable[[T | None], object] | None = None,
+    ) -> Job:  # fmt: skip
+        """The first half of `run`; the task has to go on to `end`. `Job.answer` may be there."""
+        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+        job = Job(call, args, task, token, late)
+        self._jobs.add(job)
+        if len(self._jobs) > self._threads and self._threads < self.width + self._lost:
+            self._start()
+        seconds = self._patience()
+        if seconds:
+            job.ready = threading.Lock()
+            job.ready.acquire()
+        self._queue.put(job)
+        if seconds:
+            answer = job.wait(seconds)
+            if answer is not None:
+                self._over(job, answer)
+            else:
+                self._doubtful = DOUBTFUL_CALLS
+        return job
+
+    async def end(self, job: Job) -> Any:
+        """The second half of `run`."""
+        if job.answer is not None:
+            return job.answer.unwrap()
         lowlevel = trio.lowlevel
-        job = _Job(call, args, lowlevel.current_task(), lowlevel.current_trio_token(), late)
 
         def abort(cancel: Callable[[], object]) -> trio.lowlevel.Abort:
             job.cancel = cancel
@@ -175,21 +206,7 @@ class Pool:
             left = job.late is not None and _taken(job.result)
             return lowlevel.Abort.SUCCEEDED if left else lowlevel.Abort.FAILED
 
-        self._jobs.add(job)
-        if len(self._jobs) > self._threads and self._threads < self.width + self._lost:
-            self._start()
-        if seconds := self._patience():
-            job.ready = threading.Lock()
-            job.ready.acquire()
-        self._queue.put(job)
-        if seconds:
-            if (answer := job.wait(seconds)) is not None:
-                self._over(job, answer)
-                at_once: T = answer.unwrap()
-                return at_once
-            self._doubtful = DOUBTFUL_CALLS
-        result: T = await lowlevel.wait_task_rescheduled(abort)
-        return result
+        return await lowlevel.wait_task_rescheduled(abort)
 
     def _patience(self) -> float:
         seconds = patience.left()
@@ -227,7 +244,7 @@ class Pool:
         ).start()
         weakref.finalize(self, self._queue.put, None)
 
-    def _ended(self, job: _Job, result: outcome.Outcome[Any], waited: bool) -> None:
+    def _ended(self, job: Job, result: outcome.Outcome[Any], waited: bool) -> None:
         """A thread is done with `job`; `waited`: its task waits for the result."""
         self._over(job, result)
         if waited:
@@ -235,7 +252,7 @@ class Pool:
         elif job.late is not None:
             job.late(result.value if isinstance(result, outcome.Value) else None)
 
-    def _over(self, job: _Job, result: outcome.Outcome[Any]) -> None:
+    def _over(self, job: Job, result: outcome.Outcome[Any]) -> None:
         self._jobs.discard(job)
         if job.counted:
             self._lost -= 1
@@ -278,7 +295,7 @@ def _work(
 
 
 def _end(
-    ended: weakref.WeakMethod[Any], job: _Job, result: outcome.Outcome[Any], waited: bool
+    ended: weakref.WeakMethod[Any], job: Job, result: outcome.Outcome[Any], waited: bool
 ) -> None:
     told = ended()
     if told is not None:
