@@ -285,10 +285,7 @@ class GroupTable:
     def closed(self, directory: ObjectId, process: int) -> None:
         """`process` closed a file that it wrote in `directory`."""
         group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
-        if group is None:
-            return
-        who = self.follow(process)
-        if who in group.writers.who_closed():
+        if group is None or (who := self.follow(process)) in group.writers.who_closed():
             return
         group.writers.closed(who)
         self._save(group)
