@@ -56,6 +56,15 @@ class FanOut:
             if fan is not None and _is_object(fan, item.name):
                 yield ObjectId(int(item.name, 16))
 
+    def others(self, suffix: bytes) -> list[tuple[bytes, bytes]]:
+        """(fan-out directory, name) of each file beside the objects whose name ends so."""
+        items = list(self._items())
+        return [(fan, item.name) for fan, item in items if fan and item.name.endswith(suffix)]
+
+    def at(self, fan: bytes) -> int:
+        """Descriptor of the fan-out directory of that name, which is there."""
+        return self.directory(ObjectId(int(fan, 16)))
+
     def foreign(self) -> Iterator[bytes]:
         """Paths below the local tier that are no objects."""
         for fan, item in self._items():

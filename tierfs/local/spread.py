@@ -16,6 +16,9 @@ from tierfs.local.fanout import FanOut, file_name
 from tierfs.model import ObjectId
 from tierfs.osio import OS
 
+_MOVING = b".moving"
+"""Ends the name of a copy that is not whole."""
+
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
@@ -23,7 +26,7 @@ class Spread:
     """The directories of objects of both sides. All methods but `is_spilled` block.
 
     An object that lies on both sides is being moved out, or its move was just over when the daemon
-    died: it counts as spilled once its copy there is no stub.
+    died: it counts as spilled once its copy there has its name.
 
     Attributes:
         only_far: the local drive has failed.
@@ -41,12 +44,11 @@ class Spread:
     def attach(self, root: int) -> None:
         """`root` holds the spilled objects. Takes stock of them and settles unfinished moves."""
         self._far = FanOut(self._system, root)
+        for directory, name in self._far.others(_MOVING):
+            self._system.unlink_at("spill.remove", self._far.at(directory), name)
         for object_id in list(self._far.ids()):
-            if self._is_complete(object_id):
-                self._spilled.add(object_id)
-                _unlink(self._system, self.near, object_id)
-            else:
-                _unlink(self._system, self._far, object_id)
+            self._spilled.add(object_id)
+            _unlink(self._system, self.near, object_id)
 
     @property
     def far(self) -> FanOut:
@@ -97,10 +99,6 @@ class Spread:
         fan = self.far if object_id in self._spilled else self.near
         return fan.directory(object_id, make=make)
 
-    def near_directory(self, object_id: ObjectId) -> int:
-        """The same on the local tier, wherever the object lies."""
-        return self.near.directory(object_id)
-
     def ids(self) -> Iterator[ObjectId]:
         """Every object of both sides."""
         for object_id in self.near.ids():
@@ -121,34 +119,29 @@ class Spread:
     # -- moving an object out --------------------------------------------------------------------
 
     def begin_move(self, object_id: ObjectId) -> int:
-        """An empty copy of the object on the shared tier, marked as a stub: its descriptor."""
-        _unlink(self._system, self.far, object_id)
-        directory = self.far.directory(object_id, make=True)
-        fd = self._system.open_at("spill.create", directory, file_name(object_id), _CREATE, 0o600)
-        try:
-            self._system.set_xattr("spill.mark", fd, labels.STUB, b"")
-        except BaseException:
-            self.abandon_move(object_id, fd)
-            raise
-        return fd
+        """An empty file that is to be the object on the shared tier: its descriptor."""
+        directory, name = self.far.directory(object_id, make=True), file_name(object_id) + _MOVING
+        with contextlib.suppress(FileNotFoundError):
+            self._system.unlink_at("spill.remove", directory, name)
+        return self._system.open_at("spill.create", directory, name, _CREATE, 0o600)
 
     def abandon_move(self, object_id: ObjectId, fd: int) -> None:
         """The object stays where it is."""
         self._system.close("spill.close", fd)
-        _unlink(self._system, self.far, object_id)
+        name = file_name(object_id) + _MOVING
+        self._system.unlink_at("spill.remove", self.far.directory(object_id), name)
 
     def finish_move(self, object_id: ObjectId, source: int, fd: int) -> None:
         """All content of `source`, the object, is in `fd`: from here on it lies there.
 
-        What was durable stays durable: the copy is on the shared drive before it counts, and that
-        it counts before the object goes from the local one.
+        What was durable stays durable: the copy is on the shared drive before it has its name,
+        and has its name there before the object goes from the local one.
         """
-        system = self._system
+        system, directory, name = self._system, self.far.directory(object_id), file_name(object_id)
         copy_attributes(system, source, fd)
         system.fsync("spill.fsync", fd)
-        system.remove_xattr("spill.complete", fd, labels.STUB)
-        system.fsync("spill.fsync", fd)
-        system.fsync_dir("spill.fsync_dir", self.far.directory(object_id))
+        system.rename_at("spill.complete", directory, name + _MOVING, directory, name)
+        system.fsync_dir("spill.fsync_dir", directory)
         self._spilled.add(object_id)
         _unlink(system, self.near, object_id)
 
@@ -169,14 +162,6 @@ class Spread:
         finally:
             system.close("spill.close", fd)
         return [(after.st_ino, before.st_ctime_ns, after.st_ctime_ns)]
-
-    def _is_complete(self, object_id: ObjectId) -> bool:
-        directory = self.far.directory(object_id)
-        fd = self._system.open_at("spill.open", directory, file_name(object_id), os.O_RDONLY)
-        try:
-            return labels.get(self._system, fd, labels.STUB) is None
-        finally:
-            self._system.close("spill.close", fd)
 
 
 def _unlink(system: OS, fan: FanOut, object_id: ObjectId) -> None:
