@@ -181,6 +181,28 @@ def test_eviction_leaves_what_is_open(direct: Direct) -> None:
     direct.close(fd)
 
 
+def test_evictions_leave_nothing_behind(direct: Direct) -> None:
+    """Nor files, rows, objects, pins or promises: nothing grows with their number."""
+    fs, core = direct.fs, direct.fs.core
+    direct.mkdir("d")
+    direct.settle()
+    for round_ in range(4):
+        for index in range(50):
+            direct.write_file(f"d/{round_}-{index}", b"x")
+        direct.settle()
+        direct.drop_caches()
+        assert direct.run(fs.eviction.make, 1 << 60)
+        assert direct.run(core.journal.clean_totals) == (0, 0)
+        assert [id_ for id_ in core.store.ids() if id_ not in core.tree.objects] == []
+        held = (
+            core.tree.objects, core.tree.by_object, core.spare, core.doomed,
+            fs.chores.forgetting, core.promises.numbers(), core.pins, fs.room.waiters,
+            fs.backpressure.waiters,
+        )  # fmt: skip
+        assert [len(each) for each in held if len(each) > 3] == []
+    assert fs.eviction.evicted_files == 200
+
+
 # -- what another node does --------------------------------------------------------------------
 
 

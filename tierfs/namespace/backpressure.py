@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import trio
 
 from tierfs.capacity import Turns, Waiting
-from tierfs.model import Op, OpKind, OpState, Phase
+from tierfs.model import ROOT, Op, OpKind, OpState, Phase
 from tierfs.namespace.core import Core
 from tierfs.namespace.room import CLOSING_SECONDS, Waiters
 
@@ -35,17 +34,17 @@ class Backpressure:
         self._pending: dict[int, tuple[Op, float]] = {}
         self._bytes, self._oldest_ns, self._known_until = 0, 0, 0.0
         self._come, self._admitted = trio.Event(), trio.Event()
+        self._known = False
         self.waiters = Waiters()
 
     @property
     def limited(self) -> bool:
         """Whether closes may have to wait."""
-        return self._core.settings.limits.any
-
-    def restored(self, ops: Iterable[Op]) -> None:
-        """What an earlier daemon left pending."""
-        now = time.monotonic()
-        self._pending = {op.row: (op, now) for op in ops if op.kind is OpKind.PUT}
+        limited = self._core.settings.limits.any
+        if self._known and not limited:  # changed while mounted
+            self._known = False
+            self._pending.clear()
+        return limited
 
     async def run(self) -> None:
         """Admits those whose turn it is, until cancelled."""
@@ -58,6 +57,8 @@ class Backpressure:
 
         A process that ends closes its files and cannot be killed any more: it does not wait.
         """
+        if not self._known:
+            self._take_stock()
         self._turns.come(Waiting(op.row, op.size))
         try:
             self._admit()
@@ -70,6 +71,14 @@ class Backpressure:
         finally:
             self._turns.leave(op.row)
             self._pending[op.row] = op, time.monotonic()
+
+    def _take_stock(self) -> None:
+        """What is pending since before there was a limit, or was left by an earlier daemon."""
+        now, ops = time.monotonic(), self._core.backlog.under(ROOT)
+        self._pending = {
+            op.row: (op, now) for op in ops if op.kind is OpKind.PUT and not op.is_open
+        }
+        self._known = True
 
     async def _admit_waiting(self) -> None:
         core = self._core

@@ -139,6 +139,7 @@ class Files:
             self._answers[unique] = handle
             if handle.writable:
                 self._opening.put_again(handle.node)
+            self._opening.promise_again(handle)
 
     def _add(self, handle: Handle) -> None:
         self.handles[handle.number] = handle

@@ -134,7 +134,9 @@ class FileSystem:
         for op in ops:
             if not op.is_open and op in self.core.backlog:
                 self.core.writeback.submit(op)
-        self.backpressure.restored(ops)
+        for op in ops:
+            if op.kind is OpKind.PUT and not op.is_open:
+                self.core.expected.note(op.path, op.size)
         self.retention.resume()
 
     async def run(self) -> None:

@@ -264,6 +264,11 @@ class Opening:
                 self._data.judge(obj, await self._data.look(obj))
                 obj.dirty = False
 
+    def promise_again(self, handle: Handle) -> None:
+        """An earlier worker let the kernel write `handle` by itself, and it still does."""
+        if handle.backing and handle.writable:
+            self._promised(handle)
+
     def _promised(self, handle: Handle) -> bool:
         """Whether there is room for all that `handle` is expected to write."""
         core, obj = self._core, handle.object

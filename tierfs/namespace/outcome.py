@@ -61,6 +61,7 @@ class Outcomes:
         for each in (obj, back, lost):
             if each is not None:
                 self._chores.dispose_if_unused(each)
+        self._core.freed.tell()
         return changes
 
     def _committed(
