@@ -44,8 +44,9 @@ def save(path: Path, size: int) -> None:
     """Writes it in pieces, as savers do."""
     content = memoryview(pattern(path.name, size))
     with path.open("wb", buffering=0) as file:
-        for start in range(0, size, MIB):
-            file.write(content[start : start + MIB])
+        done = 0
+        while done < size:
+            done += file.write(content[done : done + MIB])
 
 
 def tier_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import LoopDevice, Node, compare
+from tests.harness import LoopDevice, Node, compare, wait_until
 
 MIB = 1 << 20
 BLOCK = 4096
@@ -120,3 +120,39 @@ def test_contents_are_right_whatever_is_evicted(
     assert capacity["clean_files"] == capacity["clean_bytes"] == 0
     left = [path for path in (node.local / "objects").glob("??/*") if path.is_file()]
     assert left == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("options", [(), ("--no-passthrough",)])
+def test_workers_die_while_files_wait_for_room(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node],
+    options: tuple[str, ...],
+) -> None:  # fmt: skip
+    local, shared = make_device("local", 320 * MIB), make_device("shared", 2048 * MIB)
+    node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
+    node.settings = {"watermark": 0.5, "watermark_low": 0.2, "full_wait": "5min"}
+    node.expected = [r"the local tier is full", r"worker \d+ ended \(killed by SIGKILL\)"]
+    node.start(*options)
+    failures: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            for version in range(8):
+                content = version_of(f"{name}{version}", version, 7680)
+                (node.mount / f"{name}{version}").write_bytes(content)
+        except BaseException as error:
+            failures.append(error)
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for each in writers:
+        each.start()
+    for _ in range(4):
+        wait_until(lambda: node.status()["committed_files"], "a file to be committed")
+        node.kill_worker()
+    for each in writers:
+        each.join()
+    assert failures == []
+    node.settle()
+    compare(node.mount, shared.mountpoint)
+    for path in node.mount.iterdir():
+        check(path)

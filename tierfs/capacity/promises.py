@@ -65,8 +65,13 @@ class Promises:
             there = self._usage.free + self._evictable
             if self._usage.free < self._kept() or there - self.wanted < rest:
                 return False
-        self._given[number] = _Promise(rest, size > 0, rest)
+        self.take(number, expected, size)
         return True
+
+    def take(self, number: int, expected: int, size: int) -> None:
+        """As `give`, of one that is let past already."""
+        rest = max(expected, size)
+        self._given[number] = _Promise(rest, size > 0, rest)
 
     def over(self, number: int, size: int) -> None:
         """`number` was closed with `size` bytes: they may have been written since the last look."""

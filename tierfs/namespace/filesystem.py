@@ -6,6 +6,7 @@ from pathlib import Path
 
 import trio
 
+from tierfs.capacity import Usage
 from tierfs.model import JournalSnapshot, Name, Op, OpKind, OpState
 from tierfs.namespace.backpressure import Backpressure
 from tierfs.namespace.chores import Chores
@@ -105,8 +106,14 @@ class FileSystem:
     def start(self, writeback: WriteBack, snapshot: JournalSnapshot) -> None:
         """Takes up what the journal holds. Blocking, O(pending)."""
         self.core.writeback = writeback
-        self.core.pins.load()
+        self._take_stock()
         restore(self.core, snapshot)
+
+    def _take_stock(self) -> None:
+        core = self.core
+        core.pins.load()
+        # before the first file is opened; what could be evicted is not known yet
+        core.promises.looked(Usage(*core.store.usage()), 0, {}, core.settings.reserve)
 
     def go_on(
         self, writeback: WriteBack, snapshot: JournalSnapshot, remembered: Remembered,
@@ -117,7 +124,7 @@ class FileSystem:
         `fds`: descriptors that were kept, by the number of their open file.
         """
         self.core.writeback = writeback
-        self.core.pins.load()
+        self._take_stock()
         known = Known(self.core, remembered, fds)
         restore(self.core, snapshot, known)
         self.files.restore(known.handles, remembered.highest_handle)

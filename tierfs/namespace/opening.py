@@ -267,15 +267,18 @@ class Opening:
     def promise_again(self, handle: Handle) -> None:
         """An earlier worker let the kernel write `handle` by itself, and it still does."""
         if handle.backing and handle.writable:
-            self._promised(handle)
+            self._core.promises.take(handle.number, *self._expected(handle))
 
     def _promised(self, handle: Handle) -> bool:
         """Whether there is room for all that `handle` is expected to write."""
+        return self._core.promises.give(handle.number, *self._expected(handle))
+
+    def _expected(self, handle: Handle) -> tuple[int, int]:
+        """Bytes that the file is expected to have at its close, and those that it has."""
         core, obj = self._core, handle.object
         path = core.tree.path_of(handle.node)
         expected = core.expected.otherwise if path is None else core.expected.of(path)
-        size = 0 if obj is None or handle.born is not None else size_of(core, obj)
-        return core.promises.give(handle.number, expected, size)
+        return expected, 0 if obj is None or handle.born is not None else size_of(core, obj)
 
     def let_go(self, handle: Handle) -> None:
         """The kernel has closed `handle`."""
