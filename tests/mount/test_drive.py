@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness import LoopDevice, Node, fails_with, frozen, shut_down, wait_until
+from tierfs.control.discovery import session_directory
 
 MIB = 1 << 20
 
@@ -58,6 +59,8 @@ def test_a_dead_drive_makes_the_mount_write_through(
         written.close()
     stuck = {os.path.basename(each["path"]) for each in node.status()["stuck"]}
     assert {"closed", "optimizer.bin", "written"} <= stuck
+    lost = (session_directory(str(mount)) / "lost").read_text().splitlines()
+    assert {str(mount / "run" / name) for name in ("closed", "written")} <= set(lost)
     assert node.flush(timeout=5).code == 3
     assert (mount / "run" / "committed").read_bytes() == b"c" * MIB
     if not node.status()["passthrough"]:

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import re
+import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ RUNTIME = Path("/run/tierfs")
 """One directory for each mount; made by ``tierfs mount``, kept when a daemon is killed."""
 
 SESSION_FILE = "session.json"
+LOST_FILE = "lost"
 SOCKET_NAME = "control"
 LOG_NAME = "daemon.log"
 
@@ -71,6 +74,19 @@ def write_session(directory: Path, session: Session) -> None:
     draft.write_text(json.dumps(asdict(session), indent=2) + "\n", encoding="ascii")
     draft.chmod(0o644)
     draft.replace(directory / SESSION_FILE)
+
+
+def write_lost(directory: Path, paths: Iterable[str]) -> None:
+    """Leave the names of what a failed local drive had and nobody else: for root, after us too.
+
+    One a line, after a line with the time; those of an earlier failure are replaced.
+    """
+    draft = directory / f".{LOST_FILE}.{os.getpid()}"
+    lines = [f"# {time.strftime('%Y-%m-%d %H:%M:%S')}: the local drive failed with this pending"]
+    text = "\n".join((*lines, *paths)) + "\n"
+    draft.touch(mode=0o600)
+    draft.write_bytes(os.fsencode(text))
+    draft.replace(directory / LOST_FILE)
 
 
 def remove_session(directory: Path) -> None:

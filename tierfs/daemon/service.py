@@ -16,7 +16,13 @@ import trio
 
 import tierfs
 from tierfs.config import Settings
-from tierfs.control.discovery import Session, remove_session, session_directory, write_session
+from tierfs.control.discovery import (
+    Session,
+    remove_session,
+    session_directory,
+    write_lost,
+    write_session,
+)
 from tierfs.control.server import ControlServer
 from tierfs.daemon import live
 from tierfs.daemon.collector import none_while_loading
@@ -26,6 +32,7 @@ from tierfs.daemon.rooms import Rooms, build
 from tierfs.daemon.succession import DEVICE, Succession
 from tierfs.errors import TierError
 from tierfs.kernel import Earlier, FilteredMount, Operations
+from tierfs.model import Name
 from tierfs.namespace.direct import NoDirect
 from tierfs.supervisor.link import LEFT, Link
 
@@ -85,7 +92,15 @@ class Mount:
         self._runtime = session_directory(rooms.mountpoint)
         self._filtered: FilteredMount | None = None
         link = None if succession is None else succession.link
+        rooms.fs.drive.on_failed = self._leave_lost
         self._control = ControlServer(self._runtime, Handlers(rooms, link).table())
+
+    def _leave_lost(self, names: list[tuple[Name, ...]]) -> None:
+        paths = [os.path.join(self._rooms.mountpoint, *map(os.fsdecode, name)) for name in names]
+        try:
+            write_lost(self._runtime, paths)
+        except OSError as error:
+            log.warning("the names of what the drive had cannot be kept: %s", error)
 
     async def run(self, signals: object, ready: Callable[[], None]) -> None:
         """Mounts, says that it is ready, serves."""

@@ -15,7 +15,7 @@ import trio
 
 from tierfs.errors import JournalError
 from tierfs.journal import SaveOp
-from tierfs.model import ROOT, Mark, Op, OpKind, OpState, Phase
+from tierfs.model import ROOT, Mark, Name, Op, OpKind, OpState, Phase
 from tierfs.namespace.core import Core
 from tierfs.namespace.nodes import Content, Handle, LocalObject
 
@@ -41,10 +41,12 @@ class Drive:
 
     Attributes:
         failed: why, in one line; "" while it is there.
+        on_failed: called once, with the names (from the root) of what only the drive had.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.on_failed: Callable[[list[tuple[Name, ...]]], None] = lambda names: None
         self._over = trio.Event()
         self._noted = trio.Event()
         self.failed = ""
@@ -93,9 +95,10 @@ class Drive:
         self.failed = reason
         core.store.spread.only_far = True
         log.error("the local drive has failed: the mount is write-through now (%s)", reason)
-        for op in list(core.backlog.under(ROOT)):
-            if self._took(op):
-                core.writeback.lost(op, TAKEN)
+        taken = [op for op in core.backlog.under(ROOT) if self._took(op)]
+        for op in taken:
+            core.writeback.lost(op, TAKEN)
+        self.on_failed([op.path for op in taken])
         self._over.set()
 
     def _took(self, op: Op) -> bool:
