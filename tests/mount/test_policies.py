@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,6 +148,33 @@ def test_close_and_fsync_return_when_it_is_committed(
     assert told.out == "/synced/x: writeback (pattern 'synced/')\n"
     node.kill()
     assert (replacement().mount / "through" / "new").read_bytes() == b"begin"
+
+
+def test_a_close_waits_for_the_commit_over_the_death_of_the_daemon(
+    make_node: Callable[..., Node],
+) -> None:
+    if not _supervised():
+        pytest.skip("needs a supervisor")
+    node = make_node()
+    node.settings = {"policies": THROUGH}
+    node.start("--bwlimit", "64K")
+    (node.mount / "through").mkdir()
+    content = os.urandom(MIB)
+    found: list[bool] = []
+
+    def save() -> None:
+        (node.mount / "through" / "f").write_bytes(content)
+        found.append(_is(node.shared / "through" / "f", content))
+
+    saving = threading.Thread(target=save)
+    saving.start()
+    wait_until(lambda: node.status()["pending_files"] == 1, "the file to be on its way")
+    node.expected.append("killed by SIGKILL")
+    node.kill_worker()
+    assert saving.is_alive()
+    assert node.cli("set", node.mount, "bwlimit=off").code == 0
+    saving.join(60)
+    assert found == [True]
 
 
 def test_a_marker_may_be_closed_before_its_shards(make_node: Callable[..., Node]) -> None:

@@ -58,7 +58,8 @@ class Snapshots:
             if op is None or op.state not in UNCLOSED or op.mark is not None:
                 return op
             if not is_unsent(obj, op):
-                return obj.supersedes
+                # what was closed before, perhaps under an earlier worker
+                return self._core.backlog.before_at(op)
             if (taken := await self.take(handle.node, obj, copying=True)) is not None:
                 return taken
         raise OSError(errno.EBUSY, "it is written to all the time", os.fsdecode(_name(handle.node)))

@@ -45,6 +45,13 @@ class Lookups:
         position = self._items[op.row].facts.position
         return [item.op for item in self._indexes.same.after((op.parent, op.name), position)]
 
+    def before_at(self, op: Op) -> Op | None:
+        """The last op issued before `op` that concerns the name it makes."""
+        item = self._items[op.row]
+        key = (op.parent, op.name)
+        found = self._indexes.same.before(key, item.facts.position, but=item)
+        return None if found is None else found.op
+
     def of_object(self, object_id: ObjectId) -> Op | None:
         """The last op issued that concerns the object."""
         items = self._indexes.same.items((object_id, b""))
