@@ -2,7 +2,7 @@
 """Measure tierfs against native XFS and against cp + sha256sum + mv, in one run on one machine.
 
     bench/run.py [--shards N] [--size MIB] [--rounds N] [--modes passthrough daemon]
-                 [--parts saves ways interference reads small metadata fio]
+                 [--parts saves ways interference outage reads small metadata fio]
                  [--images DIR] [--json FILE]
 
 Both tiers are XFS file systems on loop devices. Every measurement alternates native and mount, and
@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import fio, interference, measures, scale
+from bench import fio, interference, measures, outage, scale
 from tests.harness import LoopDevice, Node
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -33,7 +33,7 @@ PASSTHROUGH = "passthrough"
 MODES = (PASSTHROUGH, "daemon")
 """Whether the kernel reads and writes open files itself, or the daemon does."""
 
-PARTS = ("saves", "ways", "interference", "reads", "small", "metadata", "fio", "scale")
+PARTS = ("saves", "ways", "interference", "outage", "reads", "small", "metadata", "fio", "scale")
 SMALL_FILES = 2000
 FIO_BYTES = 256 * MIB
 BELIEVED_SECONDS = 1.0
@@ -59,6 +59,7 @@ class Bench:
         self, options: argparse.Namespace, local: LoopDevice, shared: LoopDevice, mode: str
     ) -> None:
         self.mode = mode
+        self.local, self.tier = local, shared
         self.rounds: int = options.rounds
         self.size = options.size * MIB
         self.writers: int = options.writers
@@ -82,7 +83,7 @@ class Bench:
 
     def run(self, parts: list[str]) -> Iterator[Row]:
         """The measurements of `parts`, in an order that needs the least space."""
-        if {"saves", "ways", "interference", "reads"} & set(parts):
+        if {"saves", "ways", "interference", "outage", "reads"} & set(parts):
             self._touch_memory()
         if {"saves", "reads"} & set(parts):
             yield from self._saves()
@@ -94,6 +95,8 @@ class Bench:
             yield from self._other_saves()
         if "interference" in parts:
             yield from self._interference()
+        if "outage" in parts:
+            yield self._outage()
         if {"small", "metadata"} & set(parts):
             yield self._small()
         if "metadata" in parts:
@@ -177,6 +180,12 @@ class Bench:
             quiet, busy = interference.bursts(self.node, self._burst, self.rounds, limit)
             what = f"save burst beside write-back, bwlimit {limit}"
             yield self._throughput(what, quiet, busy, "no target; first column: nothing to send")
+
+    def _outage(self) -> Row:
+        words = [] if self.mode == PASSTHROUGH else ["--no-passthrough"]
+        healthy, hung = outage.bursts(self.local, self.tier, words, self._burst, self.rounds)
+        target = "at most 1.10; first column: the tier is healthy"
+        return self._throughput("save burst in an outage", healthy, hung, target)
 
     def _touch_memory(self) -> None:
         """The first use of a page of a new machine is several times slower than the next."""

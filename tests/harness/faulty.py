@@ -93,10 +93,6 @@ class FaultyTier:
         """Reads and writes share `rate` bytes a second."""
         return self._fault(op="read|write", name=name, do="delay", rate=rate)
 
-    def shorten(self, name: str = "*") -> AbstractContextManager[None]:
-        """Writes take half of what they are given."""
-        return self._fault(op="write", name=name, do="short")
-
     @contextmanager
     def _fault(self, **rule: object) -> Iterator[None]:
         self._rules.append(rule)

@@ -29,8 +29,7 @@ class Rule:
     """What happens to the calls `op` (patterns, "|" between) on `name` (a pattern, last name).
 
     Attributes:
-        do: hang until the rule is gone, delay by `seconds`, fail with an errno by its name, or
-            short: a write takes a part of its data only.
+        do: hang until the rule is gone, delay by `seconds`, or fail with an errno by its name.
         rate: with delay: bytes a second of reads and writes, in the place of `seconds`.
     """
 
@@ -76,12 +75,12 @@ class Faulty(pyfuse3.Operations):
     def _first(self, op: str, name: bytes) -> Rule | None:
         return next((rule for rule in self._read_rules() if rule.matches(op, name)), None)
 
-    async def _pass(self, op: str, name: bytes, size: int = 0) -> Rule | None:
+    async def _pass(self, op: str, name: bytes, size: int = 0) -> None:
         # the rules are in a file: nobody tells
         while (rule := self._first(op, name)) is not None and rule.do == "hang":  # noqa: ASYNC110
             await trio.sleep(POLL_SECONDS)
-        if rule is None or rule.do == "short":
-            return rule
+        if rule is None:
+            return
         if rule.do == "delay" and rule.rate:
             async with self._busy:  # a narrow way: one after the other
                 await trio.sleep(size / rule.rate)
@@ -89,7 +88,6 @@ class Faulty(pyfuse3.Operations):
             await trio.sleep(rule.seconds)
         else:
             raise pyfuse3.FUSEError(getattr(errno, rule.do))
-        return rule
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -261,9 +259,7 @@ class Faulty(pyfuse3.Operations):
             return os.pread(fh, size, off)
 
     async def write(self, fh, off, buf):  # type: ignore[no-untyped-def]
-        rule = await self._pass("write", self._name(-fh), len(buf))
-        if rule is not None and rule.do == "short":
-            buf = buf[: max(1, len(buf) // 2)]
+        await self._pass("write", self._name(-fh), len(buf))
         with errors():
             return os.pwrite(fh, buf, off)
 

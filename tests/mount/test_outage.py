@@ -65,6 +65,9 @@ def test_what_has_to_be_asked_gets_an_error_in_time(tier: FaultyTier, outage_nod
             os.stat(node.mount / "theirs" / "f")
         assert TIER_WAIT - 0.1 < time.monotonic() - started < TIER_WAIT + 8
         wait_until(lambda: state(node) == "down", "the outage to be seen")
+        told = node.cli("doctor", "--tiers", node.mount).out
+        assert f"{node.shared}: down: nothing was answered" in told
+        assert f"  {node.mount}/\n" in told
         assert os.statvfs(node.mount).f_blocks > 0
     wait_until(lambda: state(node) == "healthy", "the tier to be believed again", timeout=30)
     assert (node.mount / "theirs" / "f").read_bytes() == b"1"
@@ -187,3 +190,25 @@ def test_a_worker_that_starts_while_the_tier_is_dead(
     node.settle(timeout=60)
     assert (device.mountpoint / "open").read_bytes() == b"23"
     compare(node.mount, device.mountpoint)
+
+
+def test_slow_is_not_dead_and_one_that_hangs_is_one(tier: FaultyTier, outage_node: Node) -> None:
+    node = outage_node
+    content = os.urandom(1 << 20)
+    for name in ("other", "run"):
+        (node.mount / name).mkdir()
+    with tier.hang("write", "*stuck*"), tier.crawl(1e6):
+        for name in ("other/stuck", "run/f1", "run/f2"):
+            (node.mount / name).write_bytes(content)
+        wait_until(lambda: (tier.directory / "run" / "f2").exists(), "the others", timeout=60)
+        assert (tier.directory / "run" / "f1").read_bytes() == content, "the older one goes first"
+        assert state(node) != "down"
+        assert not (tier.directory / "other" / "stuck").exists()
+        assert node.status()["pending_files"] == 1
+        os.stat(node.mount / "run" / "f1")
+    with tier.fail("EROFS", "create|write"):
+        (node.mount / "later").write_bytes(b"1")
+        wait_until(lambda: node.status()["retrying"], "EROFS to be shown", timeout=60)
+        assert "EROFS" in node.status()["retrying"][0]["error"]
+    node.settle(timeout=60)
+    compare(node.mount, tier.directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import click
@@ -20,17 +21,42 @@ from tierfs.control.discovery import find_mount
     help="Explain why the checkpoint DIR is published, or is not.",
 )  # fmt: skip
 @click.option("--policy", "file", metavar="PATH", help="Tell which policy holds for PATH.")
+@click.option(
+    "--tiers", "mountpoint", metavar="MOUNTPOINT",
+    help="Tell how the shared tier is, and what goes on if it does not answer.",
+)  # fmt: skip
 @output.json_option
-def doctor(directory: str | None, file: str | None) -> None:
+def doctor(directory: str | None, file: str | None, mountpoint: str | None) -> None:
     """Explain what tierfs knows: which pattern and profile apply to a checkpoint, what each file
-    of it counts for, and why it is not published; or which policy holds for a path.
+    of it counts for, and why it is not published; which policy holds for a path; or how the
+    shared tier is.
     """
-    if (directory is None) == (file is None):
-        raise click.UsageError("give one of --profile DIR and --policy PATH")
-    if file is not None:
+    if sum(each is not None for each in (directory, file, mountpoint)) != 1:
+        raise click.UsageError("give one of --profile DIR, --policy PATH and --tiers MOUNTPOINT")
+    if mountpoint is not None:
+        _tiers(mountpoint)
+    elif file is not None:
         _policy(file)
     elif directory is not None:
         _profile(directory)
+
+
+def _tiers(mountpoint: str) -> None:
+    result, _ = call(find_mount(mountpoint)[0], requests.Status())
+    shared = result["shared"]
+    if output.wants_json():
+        output.emit({key: result[key] for key in ("shared", "retrying", "announced", "hanging")})
+        return
+    reason = f": {shared['reason']}" if shared["reason"] else ""
+    output.say(f"{shared['path']}: {shared['state']}{reason}")
+    errors = Counter(each["error"].partition(": ")[2] for each in result["retrying"])
+    for error, count in errors.most_common():
+        output.say(f"tried again and again: {count} times {error}")
+    for each in result["hanging"]:
+        output.say(f"waits: {each['path']}: {each['operation']} for {each['seconds']:.0f} s")
+    output.say("saving goes on without it in:" if result["announced"] else "no directory is in use")
+    for path in result["announced"]:
+        output.say(f"  {path}")
 
 
 def _policy(file: str) -> None:

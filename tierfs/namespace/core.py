@@ -282,6 +282,8 @@ class Core(Tiers):
         now = file_time_ns()
         self.writeback.pace.touch()
         self.announced.used(parent.id)
+        if kind is OpKind.MKDIR:
+            self.announced.used(obj.id)
         if kind in MAY_BE_BLIND and self.announced.assumed(parent.id, name):
             fields = (*fields, BLIND)
         scope = self.tree.scope(parent.id)

@@ -31,6 +31,8 @@ PATIENCE_SECONDS = 1.0
 HANGS_SECONDS = 5.0
 """From here on a call hangs, and another thread does the work of its own."""
 
+MOST_BEATS = 4
+
 PATIENT_READS = 10
 """So many times `tier_wait` a read may take while others are answered: slow is not dead."""
 
@@ -52,6 +54,7 @@ class SharedCalls:
     `tier_wait` tells for how many seconds an application waits.
 
     Attributes:
+        beats: threads that ask the tier something small all the time (`Watch`).
         silence: whether the tier answers at all.
         on_answer: called when a silence is over.
         changes: whether changes of names come back; see `Watch`.
@@ -72,7 +75,8 @@ class SharedCalls:
         self.silence = Silence(PATIENCE_SECONDS)
         self.changes = Silence(PATIENCE_SECONDS)
         self.on_answer: Callable[[], None] = lambda: None
-        threads.observer = self.observe
+        self.beats = Pool("beat", MOST_BEATS)
+        self.beats.observer = threads.observer = self.observe
         readers.observer = self._read_ended
 
     @property
@@ -187,14 +191,17 @@ class SharedCalls:
             # who is killed while the kernel waits for our answer goes on waiting for it
             if thread and now - since > PATIENCE_SECONDS and is_dying(thread):
                 scope.cancel()
-        if self.silence.look(now, self._threads.oldest(now)):
+        if self.silence.look(now, self._oldest(now)):
             self._fell_silent("nothing comes back")
 
     def reading(self) -> Reading:
         """How the tier is, as far as these calls tell."""
         now = self._clock()
         hanging = self._threads.hanging(now, HANGS_SECONDS)
-        return self._health.read(now, self._threads.oldest(now), hanging)
+        return self._health.read(now, self._oldest(now), hanging)
+
+    def _oldest(self, now: float) -> float:
+        return max(self._threads.oldest(now), self.beats.oldest(now))
 
     def _fell_silent(self, why: str) -> None:
         log.info(

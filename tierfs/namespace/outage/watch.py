@@ -10,9 +10,9 @@ from collections.abc import Callable
 import trio
 
 from tierfs.health import Health, Reading, State, is_failure, name_of, worse
-from tierfs.namespace.outage.calls import HANGS_SECONDS, SharedCalls
+from tierfs.namespace.outage.calls import HANGS_SECONDS, MOST_BEATS, SharedCalls
 from tierfs.shared import SharedTier
-from tierfs.threads import Pool, forget
+from tierfs.threads import forget
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +21,7 @@ BEAT_SECONDS = 1.0
 """How often the tier is asked for something small; at each look while it is silent."""
 
 AGAIN_SECONDS = 10.0
-MOST_BEATS = 4
-"""Another question is put beside one that is not answered for so long, up to so many."""
+"""Another question is put beside one that is not answered for so long, up to MOST_BEATS."""
 
 
 class Watch:
@@ -39,8 +38,6 @@ class Watch:
         self._shared = shared
         self._calls = calls
         self._clock = clock
-        self._beats = Pool("beat", MOST_BEATS)
-        self._beats.observer = calls.observe
         self._asked_at = float("-inf")
         self._under_way = 0
         self._told = State.HEALTHY
@@ -92,7 +89,7 @@ class Watch:
 
     async def _beat(self) -> None:
         try:
-            self.space = await self._beats.run(self._shared.beat, late=forget)
+            self.space = await self._calls.beats.run(self._shared.beat, late=forget)
         except OSError:
             return  # the observer has seen it
         finally:

@@ -1,0 +1,49 @@
+"""A save burst while the shared tier answers nothing, against the same with a healthy one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import measures
+from tests.harness import FaultyTier, LoopDevice, Node, wait_until
+
+
+def bursts(
+    local: LoopDevice, shared: LoopDevice, words: list[str], burst: Callable[[Path], float],
+    rounds: int,
+) -> tuple[float, float]:  # fmt: skip
+    """The best seconds of a burst into a directory in use: with the tier healthy, and hung.
+
+    A burst makes its directory, its files and their content; nothing is pending when it begins.
+    """
+    healthy, hung = [], []
+    with FaultyTier(shared.mountpoint / "outage", shared.mountpoint / "outage-seen") as tier:
+        node = Node(local.mountpoint, tier.mountpoint, "outage").start(*words)
+        try:
+            run = node.mount / "run"
+            run.mkdir()
+            node.settle(timeout=600)
+            wait_until(lambda: str(run) in node.status()["announced"], "a look", timeout=60)
+            for number in range(rounds):
+                healthy.append(burst(run / f"healthy{number}"))
+                _clear(node, run / f"healthy{number}")
+                with tier.hang():
+                    wait_until(lambda: not _is_healthy(node), "the outage", timeout=60)
+                    hung.append(burst(run / f"hung{number}"))
+                wait_until(lambda: _is_healthy(node), "the tier", timeout=120)
+                _clear(node, run / f"hung{number}")
+        finally:
+            tier.heal()
+            node.close()
+    return min(healthy), min(hung)
+
+
+def _is_healthy(node: Node) -> bool:
+    return bool(node.status()["shared"]["state"] == "healthy")
+
+
+def _clear(node: Node, directory: Path) -> None:
+    node.settle(timeout=600)
+    measures.remove(directory)
+    node.settle(timeout=600)
