@@ -21,7 +21,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-POLL_SECONDS = 0.01
+POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)

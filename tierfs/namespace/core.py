@@ -281,9 +281,7 @@ class Core(Tiers):
         """Issues an op: it is in the backlog and its row is posted; no await in between."""
         now = file_time_ns()
         self.writeback.pace.touch()
-        self.announced.used(parent.id)
-        if kind is OpKind.MKDIR:
-            self.announced.used(obj.id)
+        self.announced.issued(kind, parent.id, obj.id)
         if kind in MAY_BE_BLIND and self.announced.assumed(parent.id, name):
             fields = (*fields, BLIND)
         scope = self.tree.scope(parent.id)

@@ -100,6 +100,12 @@ class Announced:
         self._due: dict[ObjectId, float] = {}
         self.changes = 0
 
+    def issued(self, kind: OpKind, parent: ObjectId, about: ObjectId) -> None:
+        """An op is issued in `parent`; what a MKDIR makes is going to be used."""
+        self.used(parent)
+        if kind is OpKind.MKDIR:
+            self.used(about)
+
     def used(self, directory: ObjectId) -> None:
         """Something is changed in `directory`."""
         self._used[directory] = None
