@@ -107,7 +107,7 @@ class Rounds:
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TIERFS_STORM_SEEDS", "1"))))
 def test_savers_and_their_node_die(
-    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice], tmp_path: Path,
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node], tmp_path: Path,
     seed: int,
 ) -> None:  # fmt: skip
     device = make_device("shared", 4096 * MIB)
@@ -123,6 +123,8 @@ def test_savers_and_their_node_die(
         while time.monotonic() < end and not oracle.bad:
             rounds.one(number)
             number += 1
+        last = start("single", node.mount / "last", tmp_path)
+        assert last.wait() == 0, (tmp_path / "printed").read_text()[-3000:]
         node.flush(timeout=60)
     assert oracle.bad == []
     assert oracle.complete > 0
@@ -131,4 +133,4 @@ def test_savers_and_their_node_die(
     loading = [PYTHON, str(HERE / "resume.py"), str(empty.mount)]
     done = subprocess.run(loading, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "loaded" in done.stdout, rounds.kills
+    assert f"loaded {empty.mount}/last/single/checkpoint-8" in done.stdout, rounds.kills

@@ -212,6 +212,9 @@ def test_settled_waits_and_prints_the_latest(
         result = node.cli("settled", node.mount, "--timeout", "0.5", "--json")
         assert result.code == 2
         assert [each["path"] for each in result.json["open"]] == [f"{node.mount}/open"]
+        result = node.cli("settled", node.mount, "--timeout", "2")
+        assert (result.code, result.out) == (2, "")
+        assert result.err.count("waiting: 1 files open for writing") == 1, "told when it changes"
     node.settle(node.mount / "open")
 
 

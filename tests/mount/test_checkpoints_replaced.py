@@ -34,7 +34,7 @@ def shown(shared: Path) -> set[str]:
 
 
 def test_a_job_that_keeps_one_checkpoint_publishes_while_it_goes_on(
-    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice]
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> None:
     """Accelerate with total_limit=1: each is removed before anything says that it is whole."""
     device = make_device("watched", 512 * MIB)

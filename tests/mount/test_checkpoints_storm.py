@@ -48,7 +48,7 @@ def storm(
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TIERFS_STORM_SEEDS", "3"))))
 def test_long_storm(
-    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice], seed: int
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node], seed: int
 ) -> None:
     seconds = float(os.environ.get("TIERFS_STORM_SECONDS", "120"))
     device = make_device("storm", 1024 * MIB)
@@ -56,6 +56,6 @@ def test_long_storm(
 
 
 def test_short_storm(
-    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice]
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> None:
     storm(make_node, make_device("storm", 512 * MIB), tuple(jobs.KINDS.values()), 1, 3.0)

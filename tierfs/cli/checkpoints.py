@@ -130,7 +130,7 @@ def settled(directory: str, timeout: float | None) -> int:
     is stuck (the path is printed all the same).
     """
     mountpoint, path = find_mount(directory)
-    result, exit_code = call(mountpoint, requests.Settled(path=path, timeout=timeout))
+    result, exit_code = call(mountpoint, requests.Settled(path=path, timeout=timeout), _tell)
     if output.wants_json():
         output.emit({**result, "exit_code": exit_code})
         return exit_code
@@ -164,7 +164,7 @@ def commit(directory: str, expect: int | None) -> int:
     published.
     """
     mountpoint, path = find_mount(directory)
-    result, exit_code = call(mountpoint, requests.Commit(path=path, expect=expect))
+    result, exit_code = call(mountpoint, requests.Commit(path=path, expect=expect), _tell)
     if output.wants_json():
         output.emit({**result, "exit_code": exit_code})
         return exit_code
@@ -197,6 +197,18 @@ def purge(paths: tuple[str, ...]) -> None:
         output.say(f"{each['path']}: removed{size}")
     if not result["purged"]:
         output.say("no removal is held back")
+
+
+def _tell(event: dict[str, Any]) -> None:
+    """What is waited for, in a line on stderr: stdout is for scripts."""
+    size = format_size(event["pending_bytes"])
+    parts = [
+        f"{event['open']} files open for writing" if event["open"] else "",
+        f"{event['pending']} changes, {size} not committed" if event["pending"] else "",
+        f"{event['sealing']} checkpoints to be published" if event["sealing"] else "",
+    ]
+    if not output.wants_json():
+        _warn(f"waiting: {', '.join(filter(None, parts)) or 'for the shared tier'}")
 
 
 def _warn(text: str) -> None:

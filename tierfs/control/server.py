@@ -19,7 +19,7 @@ import trio
 from tierfs.control import requests
 from tierfs.control.discovery import SOCKET_NAME
 from tierfs.control.protocol import LINE_LIMIT, decode, encode
-from tierfs.control.results import Progress, Result
+from tierfs.control.results import Progress, Result, Waiting
 from tierfs.errors import TierfsError
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Peer:
         return self.uid == 0
 
 
-Send = Callable[[Progress], Awaitable[None]]
+Send = Callable[[Progress | Waiting], Awaitable[None]]
 Handler = Callable[[Any, Peer, Send], Awaitable[tuple[Result, int]]]
 """Gets the request, its peer, and a way to send events; returns the result and the exit code.
 
@@ -131,8 +131,8 @@ class ControlServer:
             nursery.cancel_scope.cancel()
 
     async def _answer(self, stream: trio.SocketStream, line: bytes) -> None:
-        async def send(progress: Progress) -> None:
-            await stream.send_all(encode({"event": progress.event, **asdict(progress)}))
+        async def send(event: Progress | Waiting) -> None:
+            await stream.send_all(encode({"event": event.event, **asdict(event)}))
 
         command = "request"
         try:

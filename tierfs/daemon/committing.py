@@ -23,17 +23,20 @@ from tierfs.control.results import (
     Problem,
     PurgeResult,
     SettledResult,
+    Waiting,
 )
 from tierfs.control.server import Handler, Peer, Send
 from tierfs.daemon.checkpoints import CheckpointReport, directory_at
 from tierfs.daemon.flushing import RELEASE_SECONDS
 from tierfs.daemon.report import OPEN_STATES, Report
 from tierfs.daemon.rooms import Rooms
+from tierfs.daemon.waiting import Telling
 from tierfs.errors import TierfsError
 from tierfs.groups import Decision, Expect, Verdict, judge
-from tierfs.model import Kind, Op, OpKind
+from tierfs.model import Kind, ObjectId, Op, OpKind
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.nodes import Node
+from tierfs.writeback import FlushResult as WriteBackResult
 
 POLL_SECONDS = 0.1
 SHARE = 10
@@ -48,10 +51,18 @@ class _Busy:
     pending: list[Problem] = field(default_factory=list)
     sealing: list[Problem] = field(default_factory=list)
     stuck: list[Problem] = field(default_factory=list)
+    pending_bytes: int = 0
     pause_seconds: float = POLL_SECONDS
 
     def __bool__(self) -> bool:
         return bool(self.open or self.pending or self.sealing)
+
+    def waiting(self) -> Waiting:
+        """The same in numbers."""
+        return Waiting(
+            open=len(self.open), pending=len(self.pending), pending_bytes=self.pending_bytes,
+            sealing=len(self.sealing),
+        )  # fmt: skip
 
 
 class CheckpointHandlers:
@@ -91,9 +102,11 @@ class CheckpointHandlers:
         deadline = trio.current_time() + (math.inf if request.timeout is None else request.timeout)
         await self._directory(request.path, peer)
         await self._rooms.fs.settling.look(self._rooms.fs.files)
+        telling = Telling(send)
         while busy := await self._busy(request.path):
             if trio.current_time() >= deadline:
                 return await self._shown(busy, peer, timed_out=True), TIMEOUT
+            await telling.tell(busy.waiting())
             await trio.sleep(min(busy.pause_seconds, max(0.0, deadline - trio.current_time())))
         node = await self._directory(request.path, peer)
         latest = await self._known.latest(node, request.path, peer)
@@ -106,7 +119,9 @@ class CheckpointHandlers:
         node = directory_at(await self._report.find(path), path)
         began = time.monotonic()
         for op in await self._report.ops_under(path):
+            before = len(busy.pending)
             self._sort(op, busy, began)
+            busy.pending_bytes += op.size if len(busy.pending) > before else 0
         for group in self._groups(node):
             verdict = group.verdict
             if group.seal is None and (verdict is None or verdict.will_seal):
@@ -167,11 +182,13 @@ class CheckpointHandlers:
             node = directory_at(await self._report.find(path), path)
             if node.ino != inode:
                 raise TierfsError(f"{path}: was renamed or replaced meanwhile; try again")
-            return await self._commit(node, path, request.expect)
+            return await self._commit(node, path, request.expect, Telling(send))
         finally:
             os.close(fd)
 
-    async def _commit(self, node: Node, path: str, expect: int | None) -> tuple[CommitResult, int]:
+    async def _commit(
+        self, node: Node, path: str, expect: int | None, telling: Telling
+    ) -> tuple[CommitResult, int]:
         core = self._rooms.fs.core
         assert node.directory is not None
         group = core.groups.adopt(node.directory)
@@ -179,7 +196,7 @@ class CheckpointHandlers:
             files = await self._published(node, path)
             _check(path, files, expect, "is published already")
             return CommitResult(path=path, published=True, files=files), 0
-        if failed := await self._sent(group, path):
+        if failed := await self._sent(group, path, telling):
             return failed
         facts = await self._rooms.fs.sealing.examine(group)
         files = sum(not found.stale for found in facts.content.values())
@@ -187,7 +204,7 @@ class CheckpointHandlers:
         verdict = judge(replace(facts, commit=Expect(expect)))
         if verdict.decision is Decision.SEAL:
             core.groups.ask(group, -1 if expect is None else expect)
-            return await self._sealed(group, verdict, path, files)
+            return await self._sealed(group, verdict, path, files, telling)
         return _refused(verdict, path, files)
 
     async def _published(self, node: Node, path: str) -> int:
@@ -209,12 +226,14 @@ class CheckpointHandlers:
         found = await fs.core.at(node.directory, fs.core.shared.walk)
         return sum(each.kind is not Kind.DIRECTORY for each in found)
 
-    async def _sent(self, group: Group, path: str) -> tuple[CommitResult, int] | None:
+    async def _sent(
+        self, group: Group, path: str, telling: Telling
+    ) -> tuple[CommitResult, int] | None:
         """Sends what is closed in `group`; why that cannot be done, None when it is done."""
         backlog = self._rooms.backlog
         ops = [op for op in backlog.under(group.id) if not backlog.is_held(op)]
         await self._report.until_released(ops, RELEASE_SECONDS)
-        done = await self._rooms.writeback.wait(ops, directory=group.id)
+        done = await self._waited(ops, telling, group.id)
         if done.stuck:
             names = ", ".join(self._report.path_of(op) for op in done.stuck[:3])
             reason = f"cannot be committed: {names}"
@@ -226,8 +245,19 @@ class CheckpointHandlers:
             return CommitResult(path=path, published=False, files=0, reason=reason), OPEN
         return None
 
+    async def _waited(
+        self, ops: list[Op], telling: Telling, directory: ObjectId | None = None
+    ) -> WriteBackResult:
+        """Waits for `ops` and tells what is left of them."""
+        sealing = sum(op.kind is OpKind.SEAL for op in ops)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(telling.follow, self._rooms.backlog, ops, sealing)
+            done = await self._rooms.writeback.wait(ops, directory=directory)
+            nursery.cancel_scope.cancel()
+        return done
+
     async def _sealed(
-        self, group: Group, verdict: Verdict, path: str, files: int
+        self, group: Group, verdict: Verdict, path: str, files: int, telling: Telling
     ) -> tuple[CommitResult, int]:
         """Waits until the checkpoint, which has been asked for, is published."""
         table, sealing = self._rooms.fs.core.groups, self._rooms.fs.sealing
@@ -235,7 +265,7 @@ class CheckpointHandlers:
             now = await sealing.judge_again(group)
             if group.seal is not None:
                 seal = group.seal
-                done = await self._rooms.writeback.wait([seal])
+                done = await self._waited([seal], telling)
                 if done.stuck or done.held or done.open:
                     reason = seal.error or self._rooms.backlog.explain(seal, time.monotonic())
                     result, _ = _refused(replace(verdict, reason=reason), path, files)
