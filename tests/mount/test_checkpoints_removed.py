@@ -132,7 +132,7 @@ def test_one_file_removed_from_each_checkpoint(make_node: Callable[..., Node]) -
 
 
 def test_full_shared_tier_lets_removals_go(
-    make_node: Callable[..., Node], make_device: Callable[..., LoopDevice]
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> None:
     """Nothing new fits beside what is held: it goes after `full_hold`, and the save goes on."""
     tier = make_device("small", 384 * MIB)

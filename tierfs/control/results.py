@@ -48,23 +48,6 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Event of a waiting Settled or Commit, when it has changed, at most once a second.
-
-    Attributes:
-        open: files that are open for writing.
-        pending: changes that are not committed; `pending_bytes` is what they are to send.
-        sealing: checkpoints that are about to be published.
-    """
-
-    event: ClassVar[str] = "waiting"
-    open: int
-    pending: int
-    pending_bytes: int
-    sealing: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One file that a flush could not wait for, or could not wait longer for, and why."""
 

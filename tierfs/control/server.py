@@ -18,8 +18,9 @@ import trio
 
 from tierfs.control import requests
 from tierfs.control.discovery import SOCKET_NAME
+from tierfs.control.events import Waiting
 from tierfs.control.protocol import LINE_LIMIT, decode, encode
-from tierfs.control.results import Progress, Result, Waiting
+from tierfs.control.results import Progress, Result
 from tierfs.errors import TierfsError
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ import trio
 
 from tierfs.control import requests
 from tierfs.control.access import may_see, only_visible, opened_to_change
+from tierfs.control.events import Waiting
 from tierfs.control.results import (
     HELD,
     OPEN,
@@ -23,7 +24,6 @@ from tierfs.control.results import (
     Problem,
     PurgeResult,
     SettledResult,
-    Waiting,
 )
 from tierfs.control.server import Handler, Peer, Send
 from tierfs.daemon.checkpoints import CheckpointReport, directory_at

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import trio
 
-from tierfs.control.results import Waiting
+from tierfs.control.events import Waiting
 from tierfs.control.server import Send
 from tierfs.daemon.report import OPEN_STATES
 from tierfs.model import Op
