@@ -1,7 +1,7 @@
 """Requests that come for every file, answered past pyfuse3.
 
 Each would go through two socket messages, three rounds of the loop and pyfuse3's own thread of
-tasks, several times what the answer itself costs (docs/decisions/0014-requests-past-pyfuse3.md).
+tasks, several times what the answer itself costs (docs/decisions/0015-requests-past-pyfuse3.md).
 """
 
 from __future__ import annotations
