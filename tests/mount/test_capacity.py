@@ -85,14 +85,14 @@ def test_the_least_recently_used_goes_and_what_is_in_use_stays(
 def test_writers_wait_for_room(
     make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> None:
-    """Three times what fits, at once, through the daemon: nobody gets ENOSPC."""
+    """More than twice what fits, at once, through the daemon: nobody gets ENOSPC."""
     node, shared = small_local(make_device, make_node, full_wait="5min")
     node.start("--no-passthrough")
     failed: list[BaseException] = []
 
     def write(name: str) -> None:
         try:
-            for index in range(5):
+            for index in range(4):
                 save(node.mount / f"{name}{index}", 36 * MIB)
         except BaseException as error:
             failed.append(error)
@@ -104,7 +104,7 @@ def test_writers_wait_for_room(
         writer.join()
     assert failed == []
     for name in "abcd":
-        for index in range(5):
+        for index in range(4):
             found = (node.mount / f"{name}{index}").read_bytes()
             assert found == pattern(f"{name}{index}", 36 * MIB)
     node.settle()

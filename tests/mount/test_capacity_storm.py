@@ -91,7 +91,7 @@ class Storm:
 @pytest.mark.parametrize(
     ("passthrough", "rounds"),
     [
-        (True, 40), (False, 40),
+        (True, 25), (False, 25),
         pytest.param(True, 1500, marks=pytest.mark.soak),
         pytest.param(False, 1500, marks=pytest.mark.soak),
     ],
