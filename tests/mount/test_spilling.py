@@ -20,7 +20,7 @@ FULL = r"the local tier is full"
 
 @pytest.fixture
 def local(make_device: Callable[..., LoopDevice]) -> LoopDevice:
-    return make_device("local", 320 * MIB)
+    return make_device("local", 128 * MIB)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def small(
     local: LoopDevice, make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> Node:
     """A mount without passthrough whose local tier is smaller than its shared one."""
-    shared = make_device("shared", 1536 * MIB)
+    shared = make_device("shared", 768 * MIB)
     node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
     node.expected = [FULL]
     node.settings = {"full_wait": "0.2s"}
@@ -48,15 +48,15 @@ def block(index: int) -> bytes:
 def test_a_file_larger_than_the_whole_local_tier(small: Node) -> None:
     large = small.mount / "large"
     with large.open("wb") as file:
-        for index in range(400):
+        for index in range(160):
             file.write(block(index))
     with large.open("rb") as file:
-        assert all(file.read(MIB) == block(index) for index in range(400))
+        assert all(file.read(MIB) == block(index) for index in range(160))
     small.settle()
     assert (small.shared / "large").stat().st_nlink == 1
     compare(small.mount, small.shared)
     with (small.shared / "large").open("rb") as file:
-        assert all(file.read(MIB) == block(index) for index in range(400))
+        assert all(file.read(MIB) == block(index) for index in range(160))
     assert not [path for path in staged(small) if path.is_file()]
 
 
