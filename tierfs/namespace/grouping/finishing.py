@@ -1,7 +1,7 @@
 """An unsealed checkpoint that the job itself removes: if it was finished, it is sealed first.
 
 Jobs that keep one checkpoint remove it before they save the next. Without this none of them would
-ever be whole on the shared tier (docs/decisions/0026-sealed-to-be-removed.md).
+ever be whole on the shared tier (docs/decisions/0022-sealed-to-be-removed.md).
 
 At the first unlink inside it is looked at. If it was finished then, its removals are collected, and
 nothing in it is taken back, as in a sealed one. The RMDIR of all of it issues the SEAL, and the
