@@ -437,9 +437,10 @@ class Files:
                 if copy is not None and copy.object != obj.id:
                     await self._data.drop_copy(copy.object)
                 return
-        self.number(op, await core.of_object(obj.id, core.store.attributes, obj.id))
+        attributes = await core.of_object(obj.id, core.store.attributes, obj.id)
         if obj.writers or obj.put is not op:
             return
+        self.number(op, attributes)
         op.state = OpState.PENDING
         core.backlog.update(op)
         core.journal.post(SaveOp(op))
