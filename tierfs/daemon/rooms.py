@@ -172,7 +172,8 @@ def _take_stock(
 
     `goes_on`: the mount is still there, and so is who has its files open.
     """
-    snapshot, missed = journal.load(), shared.drive_had_failed()
+    # while the shared tier is not there nobody knows; the note stays for the next start
+    snapshot, missed = journal.load(), shared.lost is None and shared.drive_had_failed()
     left_open = [op for op in snapshot.ops if op.state is OpState.OPEN]
     files = {record.id for record in snapshot.objects if record.kind is Kind.FILE}
     scratch = [op for op in snapshot.ops if op.kind is OpKind.MKNOD and op.object in files]
