@@ -14,19 +14,19 @@ MIB = 1 << 20
 def test_write_back_keeps_to_its_rate_and_small_files_do_not_wait(
     make_node: Callable[..., Node],
 ) -> None:
-    node = make_node().start("--bwlimit", "8M")
-    assert node.status()["bwlimit_bytes"] == 8 * MIB
-    begun = time.monotonic()
+    node = make_node().start("--bwlimit", "256K")
+    assert node.status()["bwlimit_bytes"] == 256 << 10
     (node.mount / "run").mkdir()
     for number in range(3):
         (node.mount / "run" / f"large{number}").write_bytes(os.urandom(4 * MIB + 1))
     wait_until(lambda: node.status()["write_rate_bytes"] > 0, "the large files to be on their way")
     (node.mount / "small").write_bytes(b"small")
     wait_until(lambda: (node.shared / "small").exists(), "the small file", timeout=30)
-    assert not (node.shared / "run" / "large2").exists()
+    # written and read back these are 24 MiB: a minute and a half
+    assert not any((node.shared / "run" / f"large{number}").exists() for number in range(3))
+    assert 0 < node.status()["write_rate_bytes"] < 2 * (256 << 10)
+    assert node.cli("set", node.mount, "bwlimit=off").code == 0
     node.settle()
-    # written and read back: 24 MiB
-    assert time.monotonic() - begun > 24 / 8 - 0.5
 
 
 def test_settings_change_while_the_mount_runs(make_node: Callable[..., Node]) -> None:

@@ -99,7 +99,6 @@ def _send(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -> tup
         _read_source(system, job.source_fd, data, start)
         hasher.update(data)
         _write_block(system, transfer, buffer, stop - start, start)
-        transfer.progress(stop - start)
         position, has_data = stop, True
     transfer.progress(end - position)
     if not has_data:
@@ -138,6 +137,7 @@ def _write_block(
         granted = transfer.share.take(length - done, transfer.check)
         end = min(done + granted, length)
         _write(system, transfer, buffer, (done, end), offset)
+        transfer.progress(end - done)
         done = end
 
 
