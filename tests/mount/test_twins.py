@@ -153,7 +153,7 @@ def two_machines(node: Node, plain: Path, seed: int, count: int, events: list[st
 
 def test_two_machines_on_one_tree(node: Node, plain: Path) -> None:
     node.expected += ["supervisor", "asked again", "again"]
-    two_machines(node, plain, seed=1, count=400, events=["settle", "kill", "evict", "kill"])
+    two_machines(node, plain, seed=1, count=250, events=["settle", "kill", "evict"])
 
 
 @pytest.mark.soak
