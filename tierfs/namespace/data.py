@@ -58,6 +58,8 @@ class Data:
 
     async def writable(self, obj: LocalObject) -> int:
         """A descriptor of `obj` that can be written to."""
+        if obj.write_fd < 0 and obj.fd >= 0 and not obj.live:
+            await self._widen(obj)
         if obj.write_fd < 0:
             fd = await self._open(obj, os.O_RDWR)
             if obj.write_fd < 0:
@@ -65,6 +67,13 @@ class Data:
             else:
                 await self._core.of_object(obj.id, self._core.os.close, "object.close", fd)
         return obj.write_fd
+
+    async def _widen(self, obj: LocalObject) -> None:
+        """Makes the descriptor of readers one for both: an open file takes one, not two."""
+        fd = obj.fd
+        await self._core.of_object(obj.id, change_mode, self._core, obj.id, fd, os.O_RDWR)
+        if obj.fd == fd:
+            obj.write_fd, obj.fd = fd, -1
 
     async def _open(self, obj: LocalObject, flags: int) -> int:
         return await self._core.of_object(obj.id, self._core.store.open_object, obj.id, flags)
@@ -79,9 +88,14 @@ class Data:
 
     async def end_writing(self, obj: LocalObject) -> None:
         """Nobody writes through us any more: whoever still has it open for writing is another."""
-        if obj.write_fd >= 0:
-            fd, obj.write_fd = obj.write_fd, -1
+        if obj.write_fd < 0:
+            return
+        fd, obj.write_fd = obj.write_fd, -1
+        if obj.fd >= 0 or obj.users <= 1:
             await self._core.of_object(obj.id, self._core.os.close, "object.close", fd)
+        else:
+            obj.fd = fd
+            await self._core.of_object(obj.id, change_mode, self._core, obj.id, fd, os.O_RDONLY)
 
     async def attach(self, handle: Handle) -> None:
         """Lets `handle` read and write through the object of its node."""
@@ -434,6 +448,15 @@ def suppress_missing() -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.ENODATA:
             raise
+
+
+def change_mode(core: Core, object_id: ObjectId, fd: int, flags: int) -> None:
+    """`fd` is from now on a descriptor with `flags` of this object, wherever it lies. Blocking."""
+    fresh = core.store.open_object(object_id, flags)
+    try:
+        core.os.replace("object.mode", fresh, fd)
+    finally:
+        core.os.close("object.close", fresh)
 
 
 def copy_piece(os_: OS, source: int, target: int, offset: int, size: int) -> None:

@@ -119,7 +119,7 @@ class Drive:
                 if not core.store.spread.is_spilled(obj.id):
                     for fd in (obj.fd, obj.write_fd):
                         if fd >= 0:
-                            core.os.take_place("drive.release", nothing, fd)
+                            core.os.replace("drive.release", nothing, fd)
             await core.local(core.store.let_go)
         finally:
             core.os.close("drive.nothing", nothing)

@@ -16,7 +16,7 @@ import trio
 
 from tierfs.model import ObjectId
 from tierfs.namespace.core import Core
-from tierfs.namespace.data import COPY_BYTES, copy_piece
+from tierfs.namespace.data import COPY_BYTES, change_mode, copy_piece
 from tierfs.namespace.nodes import LocalObject, Node
 from tierfs.namespace.tiers import FULL
 
@@ -113,15 +113,7 @@ class Spilling:
         core = self._core
         for fd, flags in ((obj.fd, os.O_RDONLY), (obj.write_fd, os.O_RDWR)):
             if fd >= 0:
-                await core.calls.content(self._replace, obj.id, fd, flags)
-
-    def _replace(self, object_id: ObjectId, fd: int, flags: int) -> None:
-        core = self._core
-        fresh = core.store.open_object(object_id, flags)
-        try:
-            core.os.take_place("spill.switch", fresh, fd)
-        finally:
-            core.os.close("spill.close", fresh)
+                await core.calls.content(change_mode, core, obj.id, fd, flags)
 
 
 def _named(node: Node, obj: LocalObject) -> str:

@@ -190,16 +190,11 @@ class Data(Labelled):
         return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
 
     @labelled
-    def take_place(self, step: str, fd: int, of: int) -> None:
-        """Let the number `of`, an open descriptor, stand for the file of `fd` (dup3(2)).
+    def replace(self, step: str, fd: int, number: int) -> None:
+        """Let the number `number`, an open descriptor, stand for the file of `fd` (dup3(2)).
 
         At once: a call under way with that number ends on the file that it began with.
         """
-        os.dup2(fd, of, inheritable=False)
-
-    @labelled
-    def replace(self, step: str, fd: int, number: int) -> None:
-        """Make descriptor `number` lead to what `fd` does; calls under way on it go on (dup2)."""
         os.dup2(fd, number, inheritable=False)
 
     @labelled
