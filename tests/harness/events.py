@@ -96,8 +96,10 @@ class Recorder:
         return self.events().index(Event(what, path))
 
     def _collect(self) -> None:
+        ready = select.poll()  # select() knows no descriptor above 1023
+        ready.register(self._fd, select.POLLIN)
         while not self._stop.is_set():
-            select.select([self._fd], [], [], 0.05)
+            ready.poll(50)
             self._drain()
 
     def _drain(self) -> None:
