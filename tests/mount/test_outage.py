@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness import FaultyTier, LoopDevice, Node, compare, fails_with, shut_down, wait_until
 from tierfs.control.discovery import session_directory
+from tierfs.writeback.settings import WritebackSettings
 
 TIER_WAIT = 2.0
 WORDS = [r"shared tier|EIO|Input/output|recovery waits|another node"]
@@ -195,16 +196,19 @@ def test_a_worker_that_starts_while_the_tier_is_dead(
 def test_slow_is_not_dead_and_one_that_hangs_is_one(tier: FaultyTier, outage_node: Node) -> None:
     node = outage_node
     content = os.urandom(1 << 20)
+    # all places but one: files of the same age would end in any order beside each other
+    stuck = [f"other/stuck{index}" for index in range(WritebackSettings().transfer_files - 1)]
     for name in ("other", "run"):
         (node.mount / name).mkdir()
+    node.settle()
     with tier.hang("write", "*stuck*"), tier.crawl(1e6):
-        for name in ("other/stuck", "run/f1", "run/f2"):
+        for name in (*stuck, "run/f1", "run/f2"):
             (node.mount / name).write_bytes(content)
         wait_until(lambda: (tier.directory / "run" / "f2").exists(), "the others", timeout=60)
         assert (tier.directory / "run" / "f1").read_bytes() == content, "the older one goes first"
         assert state(node) != "down"
-        assert not (tier.directory / "other" / "stuck").exists()
-        assert node.status()["pending_files"] == 1
+        assert os.listdir(tier.directory / "other") == []
+        assert node.status()["pending_files"] == len(stuck)
         os.stat(node.mount / "run" / "f1")
     with tier.fail("EROFS", "create|write"):
         (node.mount / "later").write_bytes(b"1")
