@@ -120,8 +120,12 @@ class ObjectStore:
         xattrs: dict[bytes, bytes],
         parent: ObjectId,
         name: Name,
+        target: bytes = b"",
     ) -> None:
-        """Make an object that has all but the content: a FILE is one hole of the right size."""
+        """Make an object that has all but the content: a FILE is one hole of the right size.
+
+        A SYMLINK has its `target`: its size is that of it.
+        """
         system = self._system
         with self._making(object_id, attributes.kind) as fd:
             labels.set_name(system, fd, parent, name)
@@ -130,6 +134,8 @@ class ObjectStore:
             if attributes.kind is Kind.FILE:
                 system.set_xattr("local.create", fd, labels.STUB, b"")
                 system.ftruncate("local.create", fd, attributes.size)
+            if target:
+                system.pwrite_all("local.create", fd, target, 0)
             for key, value in xattrs.items():
                 system.set_xattr("local.create", fd, key, value)
             self._own(fd, attributes.mode, attributes.uid, attributes.gid)

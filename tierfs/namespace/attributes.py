@@ -245,6 +245,7 @@ class AttributeCalls:
         core = self._core
         attributes = await self._lookup.attributes(node)
         xattrs = await self._shared_xattrs(node)
+        target = await self._lookup.target(node) if node.kind is Kind.SYMLINK else b""
         if node.directory is not None and (doomed := core.doomed.get(node.directory)) is not None:
             await doomed.wait()
         obj = core.object_of(node)
@@ -252,8 +253,9 @@ class AttributeCalls:
         directory, name, _ = self._lookup.shared_location(node)
         try:
             await core.make(
-                obj.id, core.store.create_stub, obj.id, attributes, xattrs, directory, name
-            )
+                obj.id, core.store.create_stub, obj.id, attributes, xattrs, directory, name,
+                target,
+            )  # fmt: skip
         finally:
             obj.pending -= 1
         obj.content, obj.committed_links = Content.STUB, attributes.nlink - obj.links

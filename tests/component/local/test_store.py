@@ -256,6 +256,15 @@ def test_a_stub_has_all_but_the_content(store: ObjectStore, directory: Path) -> 
     assert store.attributes(stub).mtime_ns == wanted.mtime_ns
 
 
+def test_a_stub_of_a_symlink_has_its_size(store: ObjectStore) -> None:
+    stub = new_object_id()
+    wanted = Attributes(Kind.SYMLINK, 0o777, 5, 6, 3, 1, 2, 0)
+    store.create_stub(stub, wanted, {}, ROOT, NAME, b"a/b")
+    found = store.attributes(stub)
+    assert (found.kind, found.size, found.mtime_ns) == (Kind.SYMLINK, 3, wanted.mtime_ns)
+    assert store.target(stub) == b"a/b"
+
+
 def test_a_stub_of_a_directory(store: ObjectStore) -> None:
     stub = new_object_id()
     store.create_stub(stub, Attributes(Kind.DIRECTORY, 0o1777, 5, 6, 0, 1, 2, 0), {}, ROOT, NAME)
