@@ -14,11 +14,22 @@ from tests.behaviour.calls import OsCalls, beside, error_of
 from tests.behaviour.direct import Direct
 from tests.faults import Stall
 from tests.harness import wait_until
+from tierfs.model import ROOT
+
+
+def until_looked_at(direct: Direct) -> None:
+    """Waits until the root, which is always in use, is remembered: it is not looked at for 5 s."""
+    announced = direct.fs.core.announced
+    wait_until(lambda: direct.run_sync(lambda: announced.get(ROOT)) is not None, "a look")
 
 
 @contextmanager
 def stalled(direct: Direct, step: str) -> Iterator[Stall]:
-    """The next call labelled `step` stands still until the end of the block, or `release`."""
+    """The next call labelled `step` stands still until the end of the block, or `release`.
+
+    It is one of the test's own, none of a look in the background.
+    """
+    until_looked_at(direct)
     stall = Stall(step)
     direct.system.hook = stall
     try:
@@ -50,18 +61,45 @@ def other_node_replaces(direct: Direct, name: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("step", ["place.open", "place.stat", "look.stat"])
 def test_error_of_the_shared_tier_is_no_missing_name(direct: Direct, step: str) -> None:
-    direct.write_file("f", b"content")
+    """In a directory that is not in use here: nothing else is known of its names."""
+    (direct.shared / "d").mkdir()
+    (direct.shared / "d" / "f").write_bytes(b"content")
+    direct.restart()
+    until_looked_at(direct)  # the way to d
+    direct.system.hook = broken(step)
+    assert error_of(direct.stat, "d/f") == "EIO"
+    assert error_of(direct.stat, "d/absent") == "EIO"
+    assert error_of(direct.open, "d/f") == "EIO"
+    assert error_of(direct.unlink, "d/f") == "EIO"
+    assert error_of(direct.rename, "d/f", "d/g") == "EIO"
+    assert direct.stat("d").mode == 0o755
+    direct.system.hook = None
+    assert direct.read_file("d/f") == b"content"
+    assert direct.listdir("d") == ["f"]
+
+
+@pytest.mark.parametrize("step", ["place.open", "place.stat", "look.stat"])
+def test_error_of_the_shared_tier_where_its_names_are_remembered(direct: Direct, step: str) -> None:
+    """In a directory in use the last look answers (G8), and it makes no name missing."""
+    until_looked_at(direct)
+    for name in ("f", "old", "gone"):
+        direct.write_file(name, b"content")
     direct.settle()
     direct.drop_caches()
     direct.system.hook = broken(step)
-    assert error_of(direct.stat, "f") == "EIO"
-    assert error_of(direct.stat, "absent") == "EIO"
-    assert error_of(direct.open, "f") == "EIO"
-    assert error_of(direct.unlink, "f") == "EIO"
-    assert error_of(direct.rename, "f", "g") == "EIO"
-    direct.system.hook = None
+    assert direct.stat("f").size == 7
     assert direct.read_file("f") == b"content"
+    assert error_of(direct.stat, "absent") == "EIO"
+    assert error_of(direct.open, "absent") == "EIO"
+    assert error_of(direct.rename, "absent", "f") == "EIO"
+    direct.rename("old", "f")
+    direct.unlink("gone")
+    assert error_of(direct.stat, "gone") == "ENOENT"
+    assert direct.exists("f")
+    direct.system.hook = None
+    direct.settle()
     assert direct.listdir() == ["f"]
+    assert [path.name for path in direct.shared.glob("[!.]*")] == ["f"]
 
 
 def test_failed_listing_is_no_empty_directory(direct: Direct) -> None:
@@ -77,14 +115,32 @@ def test_failed_listing_is_no_empty_directory(direct: Direct) -> None:
 
 def test_failed_look_at_one_entry_leaves_no_name_out(make_direct: Callable[..., Direct]) -> None:
     direct = make_direct()
-    direct.write_file("f", b"content")
+    direct.mkdir("d")
+    direct.write_file("d/f", b"content")
     direct.settle()
     direct.restart(held=True)
-    direct.rename("f", "g")  # its name is pending, its attributes are those of the shared file
-    direct.system.hook = broken("look.stat")
-    assert error_of(direct.listdir) == "EIO"
+    until_looked_at(direct)  # the way to d
+    direct.system.hook = broken("look.xattrs")  # which no look at d gets past
+    direct.rename("d/f", "d/g")  # its name is pending, its attributes are those of the shared file
+    direct.system.hook = broken("look.xattrs", "look.stat")
+    assert error_of(direct.listdir, "d") == "EIO"
     direct.system.hook = None
-    assert direct.listdir() == ["g"]
+    assert direct.listdir("d") == ["g"]
+
+
+def test_failed_look_at_a_remembered_entry_leaves_no_name_out(
+    make_direct: Callable[..., Direct],
+) -> None:
+    direct = make_direct()
+    direct.write_file("f", b"content")
+    direct.write_file("other", b"1")
+    direct.settle()
+    direct.restart(held=True)
+    until_looked_at(direct)
+    direct.rename("f", "g")
+    direct.system.hook = broken("look.stat")
+    assert sorted(direct.listdir()) == ["g", "other"]
+    assert direct.stat("g").size == 7
 
 
 def test_failed_read_is_no_empty_file(direct: Direct) -> None:
