@@ -75,7 +75,7 @@ class Worker:
     def kill(self) -> None:
         """Ends it; returns when it has ended or hangs in the kernel."""
         self.signal(signal.SIGKILL)
-        select.select([self.pidfd], [], [], REAP_SECONDS)
+        wait_readable([self.pidfd], REAP_SECONDS)
 
     def exit_code(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs (or hangs)."""
