@@ -41,6 +41,7 @@ from tierfs.daemon.profiling import Profiling
 from tierfs.daemon.report import Report, oldest_seconds
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
+from tierfs.kernel.answers import TIMEOUT_SECONDS
 from tierfs.model import Op, OpKind
 from tierfs.namespace.nodes import Node
 from tierfs.supervisor.link import Link
@@ -48,6 +49,11 @@ from tierfs.supervisor.link import Link
 ACCESS_THREADS = 4
 TIER_SECONDS = 2.0
 """How long status waits for the shared tier before it says that it does not answer."""
+FORGOTTEN_SECONDS = TIMEOUT_SECONDS + 0.05
+"""After that the kernel believes nothing more of what it was told (and a tick of its clock).
+
+To tell it to forget a name takes the lock of the directory, whose holder may wait for us.
+"""
 T = TypeVar("T")
 
 
@@ -147,6 +153,7 @@ class Handlers:
         long_open = tuple(
             report.path_of(op) for op in opened if op.timestamp_ns < limit and peer.is_root
         )
+        local, foreign = await self._local_tier(listed=peer.is_root)
         return StatusResult(
             node=rooms.settings.node, member=rooms.store.member, mountpoint=rooms.mountpoint,
             version=tierfs.__version__, worker_pid=os.getpid(),
@@ -163,13 +170,13 @@ class Handlers:
             committed_files=now.committed_files, committed_bytes=now.committed_bytes,
             write_rate_bytes=round(now.write_rate_bytes, 1),
             bwlimit_bytes=rooms.settings.bwlimit,
-            local=await self._local_tier(), shared=await self._shared_tier(),
+            local=local, shared=await self._shared_tier(),
             capacity=await report.capacity(),
             retrying=retrying, stuck=stuck, unsettled=unsettled, held=held,
             held_bytes=sum(each.bytes or 0 for each in removals), open_long=long_open,
             # whether another may see the path of what hangs could not be found out: it hangs
             hanging=report.hanging() if peer.is_root else (),
-            foreign=await self._foreign() if peer.is_root else (),
+            foreign=await self._foreign(foreign) if peer.is_root else (),
             announced=report.announced() if peer.is_root else (),
             salvaged=rooms.salvaged,
             members=(rooms.store.member,), hidden=hidden + more + others + further,
@@ -197,9 +204,8 @@ class Handlers:
         blocked = self._rooms.backlog.may_publish(op, now)
         return blocked is not None and blocked.held
 
-    async def _foreign(self) -> tuple[str, ...]:
-        rooms = self._rooms
-        found = await rooms.fs.core.local(rooms.store.foreign)
+    async def _foreign(self, local: list[str]) -> tuple[str, ...]:
+        rooms, found = self._rooms, local
         # `shared` in the same answer says it if that tier does not answer
         with trio.move_on_after(TIER_SECONDS), contextlib.suppress(OSError):
             found = found + await trio.to_thread.run_sync(
@@ -207,19 +213,25 @@ class Handlers:
             )
         return tuple(found)
 
-    async def _local_tier(self) -> Tier:
+    async def _local_tier(self, *, listed: bool) -> tuple[Tier, list[str]]:
+        """How it is and, if `listed`, what in it is not ours."""
         rooms = self._rooms
-        path = str(rooms.settings.local)
-        failed = rooms.journal.failed
-        if rooms.fs.drive.look():
-            state = f"failed, write-through: {rooms.fs.drive.failed}"
-            return Tier(path=path, state=state, total_bytes=0, free_bytes=0)
-        try:
-            total, free = await rooms.fs.core.local(rooms.store.usage)
-        except OSError as error:
-            return Tier(path=path, state=str(error), total_bytes=0, free_bytes=0)
-        state = "ok" if failed is None else str(failed)
-        return Tier(path=path, state=state, total_bytes=total, free_bytes=free)
+        core, drive = rooms.fs.core, rooms.fs.drive
+        state, total, free, foreign = "ok", 0, 0, list[str]()
+        if not drive.look():
+            try:
+                total, free = await core.local(rooms.store.usage)
+                foreign = await core.local(rooms.store.foreign) if listed else []
+            except OSError as error:
+                state, total, free = str(error), 0, 0
+                # the drive may have failed just now, and nobody met it before
+                await core.is_drive_lost(error)
+        if drive.look():
+            state, total, free = f"failed, write-through: {drive.failed}", 0, 0
+        elif state == "ok" and rooms.journal.failed is not None:
+            state = str(rooms.journal.failed)
+        tier = Tier(path=str(rooms.settings.local), state=state, total_bytes=total, free_bytes=free)
+        return tier, foreign
 
     async def _shared_tier(self) -> Tier:
         rooms = self._rooms
@@ -309,6 +321,7 @@ class Handlers:
     ) -> tuple[Decided, int]:
         op = await self._marked(request.path, peer)
         await self._rooms.fs.decisions.discard(op)
+        await trio.sleep(FORGOTTEN_SECONDS)
         node = await self._report.find(request.path)
         state = "absent" if node is None else self._virtual.state(node)
         return Decided(path=request.path, state=state), 0
