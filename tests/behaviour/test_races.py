@@ -14,13 +14,20 @@ from tests.behaviour.calls import OsCalls, beside, error_of
 from tests.behaviour.direct import Direct
 from tests.faults import Stall
 from tests.harness import wait_until
-from tierfs.model import ROOT
+from tierfs.model import ROOT, Signature
 
 
 def until_looked_at(direct: Direct) -> None:
     """Waits until the root, which is always in use, is remembered: it is not looked at for 5 s."""
     announced = direct.fs.core.announced
     wait_until(lambda: direct.run_sync(lambda: announced.get(ROOT)) is not None, "a look")
+
+
+def is_copy_current(direct: Direct, name: str) -> bool:
+    """Whether the local copy is known to be of the present state of the shared file."""
+    st = (direct.shared / name).stat()
+    record = direct.run(direct.fs.core.journal.clean_copy, st.st_ino)
+    return record is not None and record.signature == Signature.of(st)
 
 
 @contextmanager
@@ -210,6 +217,7 @@ def test_clean_copy_outlives_our_own_changes(direct: Direct) -> None:
     direct.settle()
     direct.rename("f", "g")
     direct.settle()
+    wait_until(lambda: is_copy_current(direct, "g"), "the record of the copy to follow")
     direct.system.hook = broken("read.shared")
     assert direct.read_file("g") == b"content"
 
