@@ -376,3 +376,21 @@ def test_config_check(node: Node, uid: int | None) -> None:
     assert result.code != 0
     assert "watermrak" in result.err
     assert "watermark" in result.err
+
+
+def test_a_caller_with_many_descriptors(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may leave its own to the commands that it runs: theirs are above 1023 then."""
+    node = make_node()
+    plain = node.command
+    script = (
+        'ulimit -S -n "$(ulimit -H -n)"; '
+        'for fd in {3..1100}; do eval "exec $fd</dev/null"; done; exec "$@"'
+    )
+    monkeypatch.setattr(node, "command", lambda *words: ["bash", "-c", script, "-", *plain(*words)])
+    node.start()
+    (node.mount / "f").write_bytes(b"1")
+    umount = node.cli("umount", node.mount)
+    assert umount.code == 0, umount.err
+    assert (node.shared / "f").read_bytes() == b"1"

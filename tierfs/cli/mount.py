@@ -199,9 +199,10 @@ def _refusal(reader: int, process: subprocess.Popen[bytes], log: Path) -> str | 
         TierfsError: it said nothing.
     """
     said = b""
+    ready = select.poll()
+    ready.register(reader, select.POLLIN)
     while b"\n" not in said:
-        ready, _, _ = select.select([reader], [], [], READY_TIMEOUT)
-        if not ready:
+        if not ready.poll(READY_TIMEOUT * 1000):
             process.terminate()
             raise TierfsError(
                 f"the daemon was not ready after {READY_TIMEOUT:.0f} s and was told to end; "

@@ -86,7 +86,7 @@ def _descriptor_of(pid: int, stack: contextlib.ExitStack) -> int | None:
 def _see_it_end(place: str, daemon: int | None, *, forced: bool) -> None:
     """Return when the daemon has ended: only then can its local tier be mounted again."""
     seconds = FORCE_TIMEOUT if forced else END_TIMEOUT
-    if daemon is not None and not select.select([daemon], [], [], seconds)[0]:
+    if daemon is not None and not _ends(daemon, seconds):
         note = f"{place}: unmounted, but its daemon still waits for a tier that does not answer"
         if not forced:
             raise TierfsError(note)
@@ -94,6 +94,12 @@ def _see_it_end(place: str, daemon: int | None, *, forced: bool) -> None:
     elif not forced:
         # All is committed, and the next mount makes it anew: nothing is left to look up here.
         shutil.rmtree(session_directory(place), ignore_errors=True)
+
+
+def _ends(daemon: int, seconds: float) -> bool:
+    end = select.poll()
+    end.register(daemon, select.POLLIN)
+    return bool(end.poll(seconds * 1000))
 
 
 def _say_end(place: str, result: dict[str, Any], exit_code: int, *, forced: bool) -> None:
