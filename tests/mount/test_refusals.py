@@ -265,6 +265,7 @@ def test_foreign_files_in_our_places_are_left_alone(node: Node) -> None:
 
 
 def test_damaged_journal_is_refused_and_kept(node: Node) -> None:
+    """Refused while anything that it told of cannot be saved; set aside as it is afterwards."""
     (node.mount / "f").write_bytes(b"x")
     assert node.umount().code == 0
     database = next(node.local.glob("journal*"))
@@ -273,12 +274,28 @@ def test_damaged_journal_is_refused_and_kept(node: Node) -> None:
     with database.open("r+b") as file:
         file.write(b"\0" * 4096)
     before = database.read_bytes()
+    staging = node.shared / ".tierfs" / "staging"
+    moved = staging.rename(staging.with_name("away"))
+    staging.write_bytes(b"nothing can be staged")
+    there = everything(node.local)
     result = node.cli(*node.mount_words())
-    assert result.code != 0
-    assert len(result.err.strip().splitlines()) == 1, result.err
-    assert database.name in result.err
+    assert result.code == 1
+    first, refusal = result.err.strip().splitlines()
+    assert f"the journal of {node.local} is lost" in first
+    assert ".tierfs/staging: Not a directory" in refusal
+    assert database.name in refusal
     assert database.read_bytes() == before
+    assert everything(node.local) == there
     assert not node.is_mounted()
+    staging.unlink()
+    moved.rename(staging)
+    node.expected = ["its journal was lost"]
+    node.start()
+    (aside,) = node.local.glob(f"{database.name}.lost-*")
+    assert aside.read_bytes() == before
+    assert (node.mount / "f").read_bytes() == b"x"
+    salvaged = node.status()["salvaged"]
+    assert (salvaged["committed"], salvaged["same"], salvaged["beside"]) == (0, 1, 0)
 
 
 def test_reserved_names_are_hidden(node: Node) -> None:

@@ -34,7 +34,12 @@ def begin_anew(settings: Settings) -> None:
     try:
         begun = begin(local, shared, settings.groups)
     except OSError as error:
-        raise TierfsError(f"{error.filename or shared}: {error.strerror}") from error
+        named = isinstance(error.filename, str | bytes)
+        where = os.fsdecode(error.filename) if named else shared
+        raise TierfsError(
+            f"{where}: {error.strerror}: not mounted; {local}/journal.db and the objects are as "
+            "they were: mend this, then mount again"
+        ) from error
     done = begun.salvaged
     for each in done.beside:
         _say(f"{each['path']}: {each['why']}; kept as {each['kept']}")
