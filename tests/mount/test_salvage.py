@@ -227,6 +227,8 @@ def test_a_mount_without_its_journal_salvages_first(pending: Node, how: str) -> 
     node = pending
     lose_journal(node, how)
     objects = listed(node.local / "objects")
+    # a version that was already being sent when it was written again is still there
+    earlier = {b"later, the same l"} & set(objects.values())
     held = node.shared / ".tierfs" / "staging"
     moved = held.rename(held.with_name("away"))
     held.write_bytes(b"nothing can be staged")
@@ -242,14 +244,14 @@ def test_a_mount_without_its_journal_salvages_first(pending: Node, how: str) -> 
     assert "run/fresh: doubtful" in mounted.err
     node.pid = int(mounted.json["pid"])
     salvaged = node.status()["salvaged"]
-    assert (salvaged["committed"], salvaged["beside"]) == (4, 1)
+    assert (salvaged["committed"], salvaged["beside"]) == (4, 1 + len(earlier)), mounted.err
     assert "THE JOURNAL WAS LOST" in node.cli("status", node.mount).out
     assert (node.mount / "run" / "deep" / "shard").read_bytes() == SHARD
     assert (node.mount / "old" / "a").read_bytes() == b"later, the same "
     assert not (node.mount / "run" / "fresh").exists()
     kept = [path for path in (node.shared / ".tierfs" / "quarantine").rglob("*") if path.is_file()]
     contents = [path.read_bytes() for path in kept]
-    assert {b"written at the last moment", b"first, committed"} <= set(contents)
+    assert {b"written at the last moment", b"first, committed"} | earlier <= set(contents)
     write(node.mount / "run" / "fresh", b"once more")
     node.settle()
     assert (node.shared / "run" / "fresh").read_bytes() == b"once more"
