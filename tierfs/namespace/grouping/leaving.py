@@ -77,9 +77,24 @@ def give_up_seals(core: Core) -> None:
         failed = any(op.mark or op.attempts for op in pending)
         if failed or core.writeback.removals.let_go(seal):
             log.info("checkpoint %s: is not sealed: its removal must go on", os.fsdecode(seal.name))
-            for op in core.backlog.ops_of_object(seal.object):
+            going = list(core.backlog.ops_of_object(seal.object))
+            for op in going:
                 if op is seal or op.kind is OpKind.TRASH:
                     core.drop_op(op)
+            for op in going:
+                if op.kind is OpKind.RMDIR and op in core.backlog:
+                    _takes_staged(core, op)
+
+
+def _takes_staged(core: Core, removal: Op) -> None:
+    """The RMDIR `removal` is one of an unsealed checkpoint again.
+
+    What is made under its name stands where it stands, and waits for it.
+    """
+    core.backlog.remove(removal)
+    removal.fields = (*removal.fields, STAGED)
+    core.backlog.add(removal)
+    core.journal.post(SaveOp(removal))
 
 
 async def forget_unsendable(core: Core, decisions: Decisions, state: DirectoryState) -> None:
