@@ -1,7 +1,7 @@
 """An unsealed checkpoint that the job itself removes: if it was finished, it is sealed first.
 
-Jobs that keep one checkpoint remove it before they save the next. Without this none of them would
-ever be whole on the shared tier (docs/decisions/0022-sealed-to-be-removed.md).
+Jobs that keep one checkpoint remove it before they save the next. Without this none that has no end
+marker would ever be whole on the shared tier (docs/decisions/0022-sealed-to-be-removed.md).
 
 At the first unlink inside it is looked at. If it was finished then, its removals are collected, and
 nothing in it is taken back, as in a sealed one. The RMDIR of all of it issues the SEAL, and the
@@ -16,7 +16,7 @@ import os
 import time
 from dataclasses import replace
 
-from tierfs.groups import Removed, is_finished, may_be_finished
+from tierfs.groups import PROFILES, Removed, in_force, is_finished, may_be_finished
 from tierfs.model import Name
 from tierfs.namespace.core import Core
 from tierfs.namespace.grouping.group import Group
@@ -74,7 +74,9 @@ class Finishing:
         groups = self._core.groups
         names = await self._names(self._core.tree.directories[group.id])
         profile = groups.patterns.profile_of(group.name)
-        if profile is None or await self._sealing.negative(group, names) is not None:
+        if profile is None or PROFILES[profile].end_marker or in_force(profile, names).end_marker:
+            return None  # a marker says when it is whole
+        if await self._sealing.negative(group, names) is not None:
             return None
         removed = Removed(
             profile=profile, names=frozenset(names), writers=group.writers,
