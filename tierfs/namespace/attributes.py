@@ -198,6 +198,7 @@ class AttributeCalls:
             with self._core.holding(obj):
                 await self._core.making(obj.id, apply, obj)
             obj.changed()
+            self.bare.changed(node)
             if node.directory is not None:
                 self._inheritance.changed(node.directory)
                 self._core.tree.directories[node.directory].ctime_ns = file_time_ns()

@@ -49,6 +49,11 @@ class Bare:
         if len(self._blocks) > BLOCKS:
             del self._blocks[next(iter(self._blocks))]
 
+    def changed(self, node: Node) -> None:
+        """`node` may have xattrs from now on, also once that is committed and no longer pending."""
+        for block in self._blocks.values():
+            block.bare.discard(node.ino)
+
     def knows(self, node: Node) -> bool:
         """Whether `node`, of which nothing is pending, surely has no xattrs."""
         block = self._block(node)
