@@ -46,10 +46,10 @@ WITHOUT_TRIO = (
     "policies/",
     "local/",
     "cli/",
-    "namespace/tree.py",
+    "namespace/overlay/tree.py",
 )
 
-PURE = ("order/", "groups/", "health/", "capacity/", "policies/", "namespace/tree.py")
+PURE = ("order/", "groups/", "health/", "capacity/", "policies/", "namespace/overlay/tree.py")
 IMPURE_MODULES = {
     "os",
     "io",

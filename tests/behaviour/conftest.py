@@ -12,7 +12,7 @@ from tests.behaviour.calls import Calls, OsCalls
 from tests.behaviour.direct import Direct
 from tests.harness import LoopDevice, Node
 from tierfs.control.client import FlushIncomplete, flush
-from tierfs.namespace.tree import ROOT_INO
+from tierfs.namespace.overlay.tree import ROOT_INO
 
 SIDES = ["direct-pending", "direct-committed", "kernel-pending", "kernel-committed"]
 

@@ -25,11 +25,11 @@ from tests.faults import FaultyOS
 from tierfs.config import Settings
 from tierfs.daemon.rooms import Rooms, build
 from tierfs.model import ROOT, Attributes, Kind, OpState
-from tierfs.namespace.attributes import Changes
 from tierfs.namespace.callers import Caller
+from tierfs.namespace.changing.attributes import Changes
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.nodes import DirectoryState, Handle, Node
-from tierfs.namespace.tree import ROOT_INO
+from tierfs.namespace.overlay.nodes import DirectoryState, Handle, Node
+from tierfs.namespace.overlay.tree import ROOT_INO
 
 T = TypeVar("T")
 CALLER = Caller(0, 0, 0, 0o022)

@@ -10,8 +10,8 @@ import pytest
 from tests.behaviour.direct import Direct
 from tierfs.kernel.leading import until_it_waits
 from tierfs.model import Kind
-from tierfs.namespace import inheritance
 from tierfs.namespace.callers import Caller
+from tierfs.namespace.finding import inheritance
 from tierfs.threads import Pool, patience
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Any calls, restarts at any point: what is seen equals a model before and after, and at the end.
 
-This is the test of `namespace.recovery`, which folds the journal's rows into the overlay.
+This is the test of `namespace.restart.recovery`, which folds the journal's rows into the overlay.
 """
 
 from __future__ import annotations

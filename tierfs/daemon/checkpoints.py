@@ -19,7 +19,7 @@ from tierfs.errors import DirectoryGone, TierfsError
 from tierfs.groups import Decision, Verdict, number_of
 from tierfs.model import Kind, Name, ObjectId, Op, OpKind
 from tierfs.namespace.grouping.survey import Seen
-from tierfs.namespace.nodes import Node
+from tierfs.namespace.overlay.nodes import Node
 from tierfs.shared import ManifestLine, Record
 
 WALK_THREADS = 2

@@ -35,7 +35,7 @@ from tierfs.errors import TierfsError
 from tierfs.groups import Decision, Expect, Verdict, judge
 from tierfs.model import Kind, ObjectId, Op, OpKind
 from tierfs.namespace.grouping.group import Group
-from tierfs.namespace.nodes import Node
+from tierfs.namespace.overlay.nodes import Node
 from tierfs.writeback import FlushResult as WriteBackResult
 
 POLL_SECONDS = 0.1

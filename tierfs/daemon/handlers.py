@@ -43,7 +43,7 @@ from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.kernel.answers import TIMEOUT_SECONDS
 from tierfs.model import Op, OpKind
-from tierfs.namespace.nodes import Node
+from tierfs.namespace.overlay.nodes import Node
 from tierfs.supervisor.link import Link
 
 ACCESS_THREADS = 4

@@ -17,8 +17,8 @@ from tierfs.daemon.report import Report
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError, VerifyMismatch
 from tierfs.model import CleanRecord
-from tierfs.namespace.nodes import Node
-from tierfs.namespace.warming import Warming
+from tierfs.namespace.overlay.nodes import Node
+from tierfs.namespace.room.warming import Warming
 
 AT_ONCE = 4
 """How many files are copied at a time."""

@@ -20,7 +20,7 @@ from tierfs.errors import TierfsError
 from tierfs.groups import Facts, Found, Profile, Verdict, in_force, judge, rules_met
 from tierfs.model import Kind, Name, ObjectId
 from tierfs.namespace.grouping.group import Group
-from tierfs.namespace.nodes import Node
+from tierfs.namespace.overlay.nodes import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tierfs.control.results import Capacity, Hanging
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
 from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, OpState
-from tierfs.namespace.nodes import Node
+from tierfs.namespace.overlay.nodes import Node
 
 RELEASE_POLL_SECONDS = 0.01
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import trio
 
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.memory import HANDLE
 from tierfs.namespace.outage.spelling import read
-from tierfs.namespace.remembered import Remembered
+from tierfs.namespace.restart.memory import HANDLE
+from tierfs.namespace.restart.remembered import Remembered
 from tierfs.supervisor.link import Link
 
 log = logging.getLogger(__name__)

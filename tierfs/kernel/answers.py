@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tierfs.model import Attributes, Kind
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.nodes import Handle, Node
+from tierfs.namespace.overlay.nodes import Handle, Node
 from tierfs.namespace.requests import Request, carrying_out
 from tierfs.osio.processes import is_making_directory
 

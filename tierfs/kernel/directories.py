@@ -11,7 +11,7 @@ from tierfs.kernel.readers import Readers
 from tierfs.kernel.wire import Request
 from tierfs.model import Kind
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.listing import Listing, Told
+from tierfs.namespace.finding.listing import Listing, Told
 
 
 class Directories:

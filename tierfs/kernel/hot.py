@@ -18,8 +18,8 @@ from tierfs.kernel.wire import Opcode, Request
 from tierfs.model import Kind
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.nodes import Handle
 from tierfs.namespace.outage.asking import on_behalf_of
+from tierfs.namespace.overlay.nodes import Handle
 from tierfs.namespace.requests import Request as Naming
 from tierfs.namespace.requests import carrying_out
 from tierfs.osio.processes import process_of

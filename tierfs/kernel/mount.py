@@ -11,7 +11,7 @@ from tierfs.kernel.device import Device
 from tierfs.kernel.filter import Filter
 from tierfs.kernel.resent import Requests
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.remembered import Remembered
+from tierfs.namespace.restart.remembered import Remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from tierfs.kernel.answers import BLOCK_BYTES, Answers, Entry
 from tierfs.kernel.boundary import handler, silent
 from tierfs.kernel.resent import Requests
 from tierfs.kernel.wire import Opcode
-from tierfs.namespace.attributes import Changes
 from tierfs.namespace.callers import Caller
+from tierfs.namespace.changing.attributes import Changes
 from tierfs.namespace.filesystem import FileSystem
-from tierfs.namespace.nodes import Handle
+from tierfs.namespace.overlay.nodes import Handle
 from tierfs.namespace.requests import Request, carrying_out
 from tierfs.osio.processes import process_of
 

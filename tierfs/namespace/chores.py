@@ -13,7 +13,7 @@ import trio
 from tierfs.journal import DropObject, SaveClean
 from tierfs.model import CleanRecord, Signature
 from tierfs.namespace.core import Core
-from tierfs.namespace.nodes import LocalObject
+from tierfs.namespace.overlay.nodes import LocalObject
 
 log = logging.getLogger(__name__)
 

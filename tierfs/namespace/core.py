@@ -47,17 +47,17 @@ from tierfs.namespace.clock import SETTLE_SECONDS, file_time_ns
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.direct import Direct, NoDirect
 from tierfs.namespace.grouping.table import GroupTable
-from tierfs.namespace.links import LINKS, Links, changing
-from tierfs.namespace.memory import Memory
-from tierfs.namespace.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.namespace.outage.announced import Announced
 from tierfs.namespace.outage.calls import SharedCalls
-from tierfs.namespace.pins import Pins
+from tierfs.namespace.overlay.links import LINKS, Links, changing
+from tierfs.namespace.overlay.nodes import Content, DirectoryState, LocalObject, Location, Node
+from tierfs.namespace.overlay.tree import Tree
 from tierfs.namespace.requests import current
+from tierfs.namespace.restart.memory import Memory
+from tierfs.namespace.room.pins import Pins
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.namespace.signal import Signal
 from tierfs.namespace.tiers import Tiers, WithRoom, never_lost, without_room
-from tierfs.namespace.tree import Tree
 from tierfs.order import Backlog
 from tierfs.osio import OS
 from tierfs.policies import Policies, Policy, PolicyKind

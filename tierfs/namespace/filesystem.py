@@ -8,40 +8,40 @@ import trio
 
 from tierfs.capacity import Usage
 from tierfs.model import JournalSnapshot, Name, Op, OpKind, OpState
-from tierfs.namespace.backpressure import Backpressure
+from tierfs.namespace.changing.decisions import Decisions
+from tierfs.namespace.changing.policing import PolicedAttributes, PolicedFiles, PolicedNames
+from tierfs.namespace.changing.scratch import Scratch
 from tierfs.namespace.chores import Chores
+from tierfs.namespace.content.data import Data
+from tierfs.namespace.content.longopen import LongOpen
+from tierfs.namespace.content.opening import Opening
+from tierfs.namespace.content.ranges import Ranges
+from tierfs.namespace.content.settling import Settling
+from tierfs.namespace.content.snapshots import Snapshots
 from tierfs.namespace.core import Core
-from tierfs.namespace.data import Data
-from tierfs.namespace.decisions import Decisions
-from tierfs.namespace.drive import Drive
-from tierfs.namespace.eviction import Eviction
+from tierfs.namespace.finding.inheritance import Inheritance
+from tierfs.namespace.finding.listing import Listings
+from tierfs.namespace.finding.lookup import Lookup
+from tierfs.namespace.finding.virtual import Virtual
 from tierfs.namespace.grouping.finishing import Finishing
 from tierfs.namespace.grouping.retention import Retention
 from tierfs.namespace.grouping.sealing import Sealing
 from tierfs.namespace.grouping.survey import Survey
-from tierfs.namespace.inheritance import Inheritance
-from tierfs.namespace.known import Known
-from tierfs.namespace.listing import Listings
-from tierfs.namespace.longopen import LongOpen
-from tierfs.namespace.lookup import Lookup
-from tierfs.namespace.nodes import DirectoryState, Handle
-from tierfs.namespace.opening import Opening
 from tierfs.namespace.outage.keeper import Keeper
 from tierfs.namespace.outage.watch import Watch
 from tierfs.namespace.outcome import Outcomes
-from tierfs.namespace.policing import PolicedAttributes, PolicedFiles, PolicedNames
-from tierfs.namespace.promotion import Promotions
-from tierfs.namespace.ranges import Ranges
-from tierfs.namespace.recovery import restore
-from tierfs.namespace.remembered import Remembered
-from tierfs.namespace.room import Room
-from tierfs.namespace.scratch import Scratch
-from tierfs.namespace.settling import Settling
-from tierfs.namespace.snapshots import Snapshots
-from tierfs.namespace.space import Space
-from tierfs.namespace.spilling import Spilling
-from tierfs.namespace.virtual import Virtual
-from tierfs.namespace.warming import Warming
+from tierfs.namespace.overlay.nodes import DirectoryState, Handle
+from tierfs.namespace.restart.known import Known
+from tierfs.namespace.restart.recovery import restore
+from tierfs.namespace.restart.remembered import Remembered
+from tierfs.namespace.room.backpressure import Backpressure
+from tierfs.namespace.room.drive import Drive
+from tierfs.namespace.room.eviction import Eviction
+from tierfs.namespace.room.promotion import Promotions
+from tierfs.namespace.room.space import Space
+from tierfs.namespace.room.spilling import Spilling
+from tierfs.namespace.room.waiting import Room
+from tierfs.namespace.room.warming import Warming
 from tierfs.namespace.watchdog import Watchdog
 from tierfs.writeback import WriteBack
 

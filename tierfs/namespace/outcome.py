@@ -16,7 +16,7 @@ from tierfs.namespace.chores import Chores
 from tierfs.namespace.clock import SETTLE_SECONDS
 from tierfs.namespace.core import Core
 from tierfs.namespace.grouping.leaving import sealed_meanwhile
-from tierfs.namespace.nodes import Entry, LocalObject, Location, Node
+from tierfs.namespace.overlay.nodes import Entry, LocalObject, Location, Node
 from tierfs.order import names
 from tierfs.writeback import Outcome, OutcomeKind
 

@@ -13,8 +13,8 @@ from tierfs.errors import DirectoryGone
 from tierfs.local import ObjectStore
 from tierfs.model import ROOT, ObjectId, Op, OpKind, Phase
 from tierfs.namespace.closing import Closing
-from tierfs.namespace.nodes import Handle
 from tierfs.namespace.outage.calls import Late, SharedCalls, Unanswered
+from tierfs.namespace.overlay.nodes import Handle
 from tierfs.order import Backlog
 from tierfs.shared import Place, Places
 from tierfs.threads import Pool, forget

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import trio
 
 from tierfs.model import Name
-from tierfs.namespace.tree import Tree
+from tierfs.namespace.overlay.tree import Tree
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from tierfs.journal.writer import Writer
 from tierfs.kernel.filter import Filter
 from tierfs.kernel.resent import RESENT
 from tierfs.kernel.wire import REPLY_HEADER
-from tierfs.namespace.memory import Memory
 from tierfs.namespace.requests import current
+from tierfs.namespace.restart.memory import Memory
 
 ARMED = Path(os.environ["TIERFS_TEST_DIE_AT_REPLY"])
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tierfs.model import ROOT, Kind, ObjectId
-from tierfs.namespace.nodes import Content, LocalObject
-from tierfs.namespace.tree import ROOT_INO, Tree
+from tierfs.namespace.overlay.nodes import Content, LocalObject
+from tierfs.namespace.overlay.tree import ROOT_INO, Tree
 from tierfs.namespace.watchdog import HANGS_SECONDS, LOGGED_SECONDS, Watchdog
 
 

@@ -19,12 +19,12 @@ from dataclasses import replace
 from tierfs.groups import PROFILES, Removed, in_force, is_finished, may_be_finished
 from tierfs.model import Name
 from tierfs.namespace.core import Core
+from tierfs.namespace.finding.listing import Listings
+from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.leaving import is_in_peace
 from tierfs.namespace.grouping.sealing import Sealing
-from tierfs.namespace.listing import Listings
-from tierfs.namespace.lookup import Lookup
-from tierfs.namespace.nodes import DirectoryState
+from tierfs.namespace.overlay.nodes import DirectoryState
 from tierfs.osio.processes import process_of
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ import os
 
 from tierfs.journal import SaveOp
 from tierfs.model import OLDER, STAGED, Name, Op, OpKind, Phase
+from tierfs.namespace.changing.decisions import Decisions
 from tierfs.namespace.core import Core
-from tierfs.namespace.decisions import Decisions
 from tierfs.namespace.grouping.group import Group
-from tierfs.namespace.nodes import DirectoryState, Node
+from tierfs.namespace.overlay.nodes import DirectoryState, Node
 
 log = logging.getLogger(__name__)
 

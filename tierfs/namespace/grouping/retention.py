@@ -15,12 +15,12 @@ import trio
 
 from tierfs.groups.retention import surplus
 from tierfs.model import ROOT, Kind, Name, ObjectId, OpKind
+from tierfs.namespace.changing.names import Names
 from tierfs.namespace.core import Core
-from tierfs.namespace.listing import Listings
-from tierfs.namespace.lookup import Lookup
-from tierfs.namespace.names import Names
-from tierfs.namespace.nodes import DirectoryState, Node
-from tierfs.namespace.pointers import MAX_BYTES
+from tierfs.namespace.finding.listing import Listings
+from tierfs.namespace.finding.lookup import Lookup
+from tierfs.namespace.finding.pointers import MAX_BYTES
+from tierfs.namespace.overlay.nodes import DirectoryState, Node
 from tierfs.order import names as roles
 from tierfs.order.spellings import spellings_in
 

@@ -23,11 +23,11 @@ from tierfs.groups import (
 )
 from tierfs.groups import Found as FoundFile
 from tierfs.model import STALE, Kind, Mark, Name, ObjectId, Op, OpKind
+from tierfs.namespace.changing.decisions import Decisions
 from tierfs.namespace.core import Core
-from tierfs.namespace.decisions import Decisions
+from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.leaving import give_up_seals
-from tierfs.namespace.lookup import Lookup
 from tierfs.shared import Place
 from tierfs.writeback.failures import path_of
 

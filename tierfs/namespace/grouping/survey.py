@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tierfs.model import Attributes, Name, ObjectId, OpKind
 from tierfs.namespace.core import Core
-from tierfs.namespace.listing import Listings
-from tierfs.namespace.lookup import Lookup
-from tierfs.namespace.nodes import DirectoryState, Node
+from tierfs.namespace.finding.listing import Listings
+from tierfs.namespace.finding.lookup import Lookup
+from tierfs.namespace.overlay.nodes import DirectoryState, Node
 from tierfs.shared import Place
 
 _GONE = frozenset({errno.ENOENT, errno.ESTALE})

@@ -49,8 +49,8 @@ from tierfs.model import (
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.processes import Processes
 from tierfs.namespace.grouping.unlinkers import Unlinkers
-from tierfs.namespace.nodes import DirectoryState
-from tierfs.namespace.tree import Tree
+from tierfs.namespace.overlay.nodes import DirectoryState
+from tierfs.namespace.overlay.tree import Tree
 from tierfs.order import Backlog
 from tierfs.shared import Places, unstaged_name
 

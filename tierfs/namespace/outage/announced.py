@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tierfs.model import STAGED, Attributes, Kind, Name, ObjectId, Op, OpKind, Signature
-from tierfs.namespace.nodes import Location
+from tierfs.namespace.overlay.nodes import Location
 from tierfs.shared import Entry, Place, SharedTier
 
 MOST_DIRECTORIES = 64

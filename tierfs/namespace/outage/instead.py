@@ -10,9 +10,9 @@ from collections.abc import Callable
 from tierfs.local import ObjectStore
 from tierfs.model import Attributes, CleanRecord, Name, ObjectId, Signature
 from tierfs.namespace.core import Core
-from tierfs.namespace.nodes import Content, DirectoryState, Node
 from tierfs.namespace.outage.announced import Bare, kinds
 from tierfs.namespace.outage.asking import asker
+from tierfs.namespace.overlay.nodes import Content, DirectoryState, Node
 from tierfs.osio.intent import is_making
 from tierfs.osio.processes import age_seconds, process_of
 from tierfs.shared import Entry

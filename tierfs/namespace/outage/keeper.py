@@ -10,10 +10,10 @@ import trio
 
 from tierfs.model import ROOT, Attributes, Name, ObjectId
 from tierfs.namespace.core import Core
-from tierfs.namespace.lookup import FRESH_SECONDS, Lookup, watching
-from tierfs.namespace.nodes import DirectoryState, Node
+from tierfs.namespace.finding.lookup import FRESH_SECONDS, Lookup, watching
 from tierfs.namespace.outage.announced import look_at
 from tierfs.namespace.outage.spelling import spell
+from tierfs.namespace.overlay.nodes import DirectoryState, Node
 
 log = logging.getLogger(__name__)
 

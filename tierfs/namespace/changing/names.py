@@ -1,0 +1,499 @@
+"""Making, moving and taking away names: decided in one synchronous step, then journaled."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+import trio
+
+from tierfs.model import SPECIAL, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
+from tierfs.namespace.callers import Caller
+from tierfs.namespace.changing.decisions import Decisions
+from tierfs.namespace.changing.exchange import End, Exchanges
+from tierfs.namespace.clock import file_time_ns
+from tierfs.namespace.content.files import Files
+from tierfs.namespace.core import Core
+from tierfs.namespace.finding.inheritance import Birth, Inheritance, make_newborn
+from tierfs.namespace.finding.listing import Listings
+from tierfs.namespace.finding.lookup import Lookup, missing
+from tierfs.namespace.grouping.leaving import forget_unsendable, give_up, is_being_made, leave
+from tierfs.namespace.overlay.nodes import Content, DirectoryState, Entry, LocalObject, Node
+from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
+from tierfs.shared import staging_name
+
+FOLDED = (OpKind.PUT, OpKind.SYMLINK, OpKind.MKNOD)
+"""Ops that make a name out of local content: renaming it before it is sent renames the op."""
+MAKES = (*FOLDED, OpKind.LINK, OpKind.MKDIR)
+
+
+class Names:
+    """The calls that change directories. What makes a node adds the kernel's lookup to it."""
+
+    def __init__(
+        self,
+        core: Core,
+        lookup: Lookup,
+        files: Files,
+        listings: Listings,
+        inheritance: Inheritance,
+        decisions: Decisions,
+    ) -> None:
+        self._decisions = decisions
+        self._inheritance = inheritance
+        self._core = core
+        self._tree = core.tree
+        self._lookup = lookup
+        self._files = files
+        self._listings = listings
+        self._exchanges = Exchanges(core, lookup, self._move_away, self._uncover)
+
+    # -- making --------------------------------------------------------------------------------
+
+    async def mkdir(self, state: DirectoryState, name: Name, mode: int, caller: Caller) -> Node:
+        """Makes a directory; waits a little for the shared tier so that other nodes see it."""
+        core = self._core
+        staged = core.groups.is_group(state, name)
+        if staged and (left := await self._left_over(state, name)) is not None:
+            left.lookups += 1
+            assert left.directory is not None
+            core.groups.enter(left.directory, caller.process, wrote=False)
+            return left
+        birth = await self._inheritance.of(state, Kind.DIRECTORY, mode, caller)
+        obj = await self._make(state, name, Kind.DIRECTORY, birth)
+        self._tree.add_directory(obj.id, state.id, name)
+        core.pending_directory(obj.id, state.id, staging_name(name) if staged else name)
+        if staged:
+            core.groups.begin(state, name, obj.id, caller.process)
+        else:
+            core.groups.enter(state.id, caller.process)
+        op = await self._announce(
+            OpKind.MKDIR, obj, state, name, fields=(STAGED,) if staged else ()
+        )
+        with trio.move_on_after(0.0 if core.calls.changes.now else core.settings.mkdir_wait):
+            await core.writeback.committed(op)
+        return self._tree.by_object[obj.id]
+
+    async def _left_over(self, state: DirectoryState, name: Name) -> Node | None:
+        """The unsealed checkpoint `name` that nobody writes in any more: it is begun anew.
+
+        OSError(EEXIST) if something else has the name.
+        """
+        node = await self._lookup.find(state, name)
+        if node is None:
+            return None
+        if not self._core.groups.is_unlisted(node.directory):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        return node
+
+    async def symlink(
+        self, state: DirectoryState, name: Name, target: Name, caller: Caller
+    ) -> Node:
+        """Makes a symbolic link; it is published after all that its target leads to (G3)."""
+        birth = await self._inheritance.of(state, Kind.SYMLINK, 0o777, caller)
+        reach = await self._lookup.targets(state, target)
+        obj = await self._make(state, name, Kind.SYMLINK, birth, target)
+        await self._announce(OpKind.SYMLINK, obj, state, name, reach)
+        return self._tree.by_object[obj.id]
+
+    async def mknod(
+        self, state: DirectoryState, name: Name, mode: int, rdev: int, caller: Caller
+    ) -> Node:
+        """Makes a file without opening it; fifos, sockets and devices stay on this node."""
+        kind = Kind.of_mode(mode)
+        if kind in SPECIAL:
+            birth = await self._inheritance.of(state, kind, mode & 0o7777, caller)
+            obj = await self._make(state, name, kind, birth, rdev=rdev)
+            await self._announce(OpKind.MKNOD, obj, state, name)
+            return self._tree.by_object[obj.id]
+        if kind is not Kind.FILE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fsdecode(name))
+        handle = await self._files.create(state, name, mode & 0o7777, caller, internal=True)
+        await self._files.flush(handle)
+        await self._files.release(handle)
+        return handle.node
+
+    async def _make(
+        self, state: DirectoryState, name: Name, kind: Kind, birth: Birth, target: bytes = b"",
+        rdev: int = 0,
+    ) -> LocalObject:  # fmt: skip
+        core = self._core
+        core.check_new_name(state, name, target)
+        obj = core.add_object(kind, Content.DATA)
+        await core.make(obj.id, make_newborn, core.store, obj, birth, state.id, name, target, rdev)
+        obj.xattrs = birth.xattr_names
+        entry = state.entries.get(name)
+        if state.removed or (entry is not None and entry.object is not None):
+            core.unused(obj)
+            await core.dispose(obj)
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        return obj
+
+    async def _announce(
+        self, kind: OpKind, obj: LocalObject, state: DirectoryState, name: Name,
+        targets: tuple[ObjectId, ...] = (), fields: tuple[str, ...] = (),
+    ) -> Op:  # fmt: skip
+        entry = state.entries.get(name)
+        with self._core.step():
+            op, ticket = self._core.issue(kind, obj, state, name, targets=targets, fields=fields)
+        state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
+        node = self._tree.node_of_object(obj)
+        node.names.add((state.id, name))
+        node.lookups += 1
+        await ticket.written()
+        self._core.writeback.submit(op)
+        if kind is OpKind.MKNOD:
+            self._core.changed_here(state)
+        return op
+
+    async def link(self, node: Node, state: DirectoryState, name: Name) -> None:
+        """Gives a file one more name."""
+        source = node.a_name()
+        self._core.check_new_name(state, name)
+        if source is None:
+            raise missing(name)
+        node.last = await self._lookup.attributes(node)
+        if await self._lookup.find(state, name) is not None:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        source = node.a_name()
+        if source is None or state.removed:
+            raise missing(name)
+        core = self._core
+        obj = core.object_of(node)
+        entry = state.entries.get(name)
+        with core.step():
+            if node.stays:
+                op, ticket = core.issue(OpKind.MKNOD, obj, state, name)
+            else:
+                op, ticket = core.issue(
+                    OpKind.LINK, obj, state, name,
+                    source=(self._tree.directories[source[0]], source[1]),
+                    base_inode=node.shared.inode if node.shared else None,
+                )  # fmt: skip
+        state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
+        node.names.add((state.id, name))
+        node.lookups += 1
+        node.linked_ns = file_time_ns()
+        obj.changed()
+        await ticket.written()
+        core.writeback.submit(op)
+        if node.stays:
+            core.changed_here(state)
+
+    # -- taking away ---------------------------------------------------------------------------
+
+    async def unlink(self, state: DirectoryState, name: Name) -> None:
+        """Removes a name; open handles of the file go on."""
+        if (seen := self._lookup.seen.take(state, name)) is not None:
+            seen[0].keep_last(None, seen[1])
+            await self._take(OpKind.UNLINK, state, name, seen[0])
+            return
+        while True:  # not only the kernel asks, which lets nobody change the name meanwhile
+            mark = state.changes
+            node, st = await self._lookup.resolve_with_stat(state, name)
+            if state.changes == mark:
+                break
+        if node.kind is Kind.DIRECTORY:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(name))
+        node.keep_last(st)
+        await self._take(OpKind.UNLINK, state, name, node)
+
+    async def rmdir(self, state: DirectoryState, name: Name) -> None:
+        """Removes an empty directory, with the unlisted checkpoints in it."""
+        node, st = await self._lookup.resolve_with_stat(state, name)
+        if node.directory is None:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
+        inner = self._tree.directories[node.directory]
+        if not await self._listings.is_empty(inner):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
+        await forget_unsendable(self._core, self._decisions, inner)
+        if self._tree.by_object.get(inner.id) is not node or self._listings.shows_any(inner):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
+        inner.removed = True
+        give_up(self._core, inner)
+        node.keep_last(st, inner.known)
+        await self._take(OpKind.RMDIR, state, name, node)
+
+    async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
+        core = self._core
+        with core.step():
+            ops, obj = self._take_away(kind, state, name, node)
+        for op in ops:
+            core.writeback.submit(op)
+        if not ops:
+            await self._keep_time(state)
+        # first the rows: a name must not outlive its content
+        await core.journal.post().written()
+        if obj is not None and core.unused(obj):
+            await core.dispose(obj)
+
+    def _take_away(
+        self, kind: OpKind, state: DirectoryState, name: Name, node: Node
+    ) -> tuple[list[Op], LocalObject | None]:
+        """The synchronous step: the ops that will do it, if any are needed, and the object."""
+        core = self._core
+        fields, ops = leave(core, node)
+        entry = state.entries.get(name)
+        stays = entry is not None and entry.op.kind is OpKind.MKNOD
+        lost = None if entry is None else core.links.replaced_by(entry.op)
+        whole = not fields and (bool(ops) or entry is None) and core.groups.is_group(state, name)
+        shared_inode, obj = self._detach(state, name, node)
+        if stays:
+            self._uncover(state, name, shared_inode)
+        elif shared_inode is not None or is_being_made(core, state, name, node):
+            obj = obj or core.object_of(node)
+            if kind is OpKind.UNLINK and state.vouched:
+                core.backlog.note_commit_names(state.id)
+            made_before = core.backlog.of_name(state.id, name) is not None
+            inode = None if made_before else shared_inode
+            if kind is OpKind.RMDIR and whole:
+                ops.append(core.issue(OpKind.TRASH, obj, state, name, base_inode=inode)[0])
+            op, _ = core.issue(kind, obj, state, name, base_inode=inode, fields=fields)
+            ops.append(op)
+            if entry is not None and entry.op not in core.backlog:
+                core.links.replaces(op, lost)
+            state.put(name, Entry(None, op, shared_inode))
+        else:
+            state.forget(name)
+        if not ops:
+            core.touch(state, file_time_ns())
+            core.changed_here(state)
+        return ops, obj
+
+    def _uncover(self, state: DirectoryState, name: Name, shared_inode: int | None) -> None:
+        """What stays on this node has left `name`: what is to become of the name there counts."""
+        below = self._core.backlog.of_name(state.id, name)
+        if below is None:
+            state.forget(name)
+        else:
+            state.put(name, Entry(None, below, shared_inode))
+
+    async def _keep_time(self, state: DirectoryState) -> None:
+        """No op will give `state` the time of a change: its own object does, if it has one."""
+        core, obj = self._core, self._tree.objects.get(state.id)
+        if obj is None or obj.content is Content.NONE:
+            return
+        changed_ns = state.changed_ns
+        with core.holding(obj):
+            await core.of_object(
+                obj.id, lambda: core.store.set_attributes(obj.id, mtime_ns=changed_ns)
+            )
+        obj.changed()
+        maker = core.backlog.of_object(obj.id)
+        if maker is not None and maker.kind is OpKind.MKDIR and maker.phase is not Phase.PUBLISHING:
+            maker.attr_version += 1
+
+    def _detach(
+        self, state: DirectoryState, name: Name, node: Node
+    ) -> tuple[int | None, LocalObject | None]:
+        """Takes `name` from `node` and cancels what would have made it, where that is safe.
+
+        Returns the inode that the shared tier has under the name, and the node's object.
+        """
+        core = self._core
+        entry = state.entries.get(name)
+        if entry is None:
+            shared_inode = node.shared.inode if node.shared else None
+        else:
+            shared_inode = entry.shared_inode
+            op = entry.op
+            mine = (op.parent, op.name) == (state.id, name)
+            makes = op.kind in MAKES
+            if mine and makes and core.droppable(op):
+                core.drop_op(op)
+        node.names.discard((state.id, name))
+        node.linked_ns = file_time_ns()
+        if node.object is not None:
+            node.object.changed()
+        node.unlinked = not node.names and not node.unknown
+        return shared_inode, node.object
+
+    # -- moving --------------------------------------------------------------------------------
+
+    async def rename(
+        self, old: DirectoryState, old_name: Name, new: DirectoryState, new_name: Name, flags: int
+    ) -> None:
+        """Moves a name, over an existing one if need be, or exchanges two: renameat2(2)."""
+        if flags == RENAME_EXCHANGE:
+            await self._exchanges.exchange(old, old_name, new, new_name)
+            return
+        if flags & ~RENAME_NOREPLACE:
+            raise OSError(errno.EINVAL, "only NOREPLACE or EXCHANGE are supported")
+        self._core.check_new_name(new, new_name)
+        while True:
+            marks = (old.changes, new.changes)
+            node, seen = await self._lookup.resolve_with_stat(old, old_name)
+            target, st = await self._target(new, new_name)
+            if target is not None:
+                await self._check_replace(node, target, new_name, flags)
+            if (old.changes, new.changes) == marks:
+                break
+        if target is node:
+            return
+        if node.directory is not None and self._tree.is_within(new.id, node.directory):
+            raise OSError(errno.EINVAL, "cannot move a directory into itself")
+        node.keep_last(seen)
+        if target is not None:
+            target.keep_last(st)
+        with self._core.step():
+            op = self._move(old, old_name, new, new_name, node, target)
+        await self._core.journal.post().written()
+        obj = node.object
+        if obj is not None and obj.content is not Content.NONE:
+            # also where the name waits behind what is being sent: salvage has nothing but labels
+            with self._core.holding(obj), contextlib.suppress(FileNotFoundError):
+                await self._core.of_object(
+                    obj.id, self._core.store.relabel, obj.id, new.id, new_name
+                )
+        if not op.is_open and op.state is not OpState.CLOSED:
+            self._core.writeback.submit(op)
+        await self._settle(target)
+
+    async def _target(
+        self, state: DirectoryState, name: Name
+    ) -> tuple[Node | None, os.stat_result | None]:
+        """What a rename would replace, if anything, and what the shared tier says of it."""
+        try:
+            return await self._lookup.resolve_with_stat(state, name)
+        except FileNotFoundError:
+            return None, None
+
+    async def _check_replace(self, node: Node, target: Node, name: Name, flags: int) -> None:
+        if flags & RENAME_NOREPLACE:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        if target is node:
+            return
+        if target.directory is not None:
+            if node.directory is None:
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(name))
+            inner = self._tree.directories[target.directory]
+            if not await self._listings.is_empty(inner):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
+        elif node.directory is not None:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
+
+    def _move(
+        self, old: DirectoryState, old_name: Name, new: DirectoryState, new_name: Name,
+        node: Node, target: Node | None,
+    ) -> Op:  # fmt: skip
+        """The synchronous step of a rename; returns the op that will carry it out."""
+        core = self._core
+        source = old.entries.get(old_name)
+        if source is not None and source.op.kind is OpKind.MKNOD:
+            return self._move_here(source, old, old_name, new, new_name, node, target)
+        there: int | None = None
+        loser = None
+        if target is not None:
+            there, loser = self._push_out(new, new_name, target)
+        elif (under := new.entries.get(new_name)) is not None:
+            there = under.shared_inode
+        overwrites = there is not None or core.backlog.of_name(new.id, new_name) is not None
+        here = (
+            source.shared_inode
+            if source is not None
+            else (node.shared.inode if node.shared is not None else None)
+        )
+        op = source.op if source is not None else None
+        if op is not None and self._foldable(op, old, old_name):
+            op.base_inode = there  # what a restart has to know of the name
+            freed = core.links.over(op)
+            core.retarget(op, new, new_name, overwrites=overwrites)
+            self._vacate(old, old_name, here, node, freed)
+        else:
+            moved = core.object_of(node)
+            inode = node.shared.inode if node.shared and moved.put is None else None
+            fields, before = leave(core, node)
+            for each in before:
+                core.writeback.submit(each)
+            op, _ = core.issue(
+                OpKind.RENAME, moved, new, new_name, source=(old, old_name),
+                base_inode=inode, overwrites=overwrites, fields=fields,
+            )  # fmt: skip
+            old.put(old_name, Entry(None, op, here))
+        core.links.replaces(op, loser)
+        obj = node.object
+        assert obj is not None
+        node.linked_ns = op.changed_ns
+        new.put(new_name, Entry(obj, op, there))
+        node.names.discard((old.id, old_name))
+        node.names.add((new.id, new_name))
+        self._tree.renamed(node)
+        if node.directory is not None:
+            self._tree.move_directory(self._tree.directories[node.directory], new.id, new_name)
+        core.touch(old, op.changed_ns)
+        return op
+
+    def _push_out(
+        self, state: DirectoryState, name: Name, target: Node
+    ) -> tuple[int | None, LocalObject | None]:
+        """Something else gets `name`: the inode there, and who will have a name less by that."""
+        core = self._core
+        if target.directory is not None:
+            self._tree.directories[target.directory].removed = True
+            if core.groups.is_unsealed(target.directory):
+                for op in self._take_away(OpKind.RMDIR, state, name, target)[0]:
+                    core.writeback.submit(op)
+                return None, None
+        entry = state.entries.get(name)
+        before = None if entry is None else core.links.replaced_by(entry.op)
+        there, _ = self._detach(state, name, target)
+        if entry is not None and entry.op not in core.backlog:
+            return there, before
+        return there, core.object_of(target) if target.directory is None else None
+
+    def _move_here(
+        self, source: Entry, old: DirectoryState, old_name: Name, new: DirectoryState,
+        new_name: Name, node: Node, target: Node | None,
+    ) -> Op:  # fmt: skip
+        """A rename of what stays on this node; what it replaces may be on the shared tier."""
+        core, op = self._core, source.op
+        if target is not None:
+            for removal in self._take_away(OpKind.UNLINK, new, new_name, target)[0]:
+                core.writeback.submit(removal)
+        core.retarget(op, new, new_name, overwrites=False)
+        self._uncover(old, old_name, source.shared_inode)
+        under = new.entries.get(new_name)
+        new.put(new_name, Entry(source.object, op, under.shared_inode if under else None))
+        node.names.discard((old.id, old_name))
+        node.names.add((new.id, new_name))
+        self._tree.renamed(node)
+        core.touch(old, op.changed_ns)
+        for state in (old, new):
+            core.changed_here(state)
+        return op
+
+    def _move_away(self, end: End, state: DirectoryState, name: Name) -> Op:
+        return self._move(end.state, end.name, state, name, end.node, None)
+
+    def _foldable(self, op: Op, state: DirectoryState, name: Name) -> bool:
+        return (
+            op.kind in FOLDED
+            and (op.parent, op.name) == (state.id, name)
+            and op.phase is not Phase.PUBLISHING
+            and not self._core.backlog.depended(op)
+        )
+
+    def _vacate(
+        self, state: DirectoryState, name: Name, here: int | None, node: Node,
+        freed: LocalObject | None,
+    ) -> None:  # fmt: skip
+        """The name that a folded op left: what the shared tier has there has to go.
+
+        `freed`: what the op would have replaced there.
+        """
+        core = self._core
+        if here is None and core.backlog.of_name(state.id, name) is None:
+            state.forget(name)
+            return
+        op, _ = core.issue(
+            OpKind.UNLINK, core.add_object(node.kind, Content.NONE), state, name, base_inode=here
+        )
+        core.links.replaces(op, freed)
+        state.put(name, Entry(None, op, here))
+        core.writeback.submit(op)
+
+    async def _settle(self, target: Node | None) -> None:
+        obj = None if target is None else target.object
+        if obj is not None and self._core.unused(obj):
+            await self._core.dispose(obj)

@@ -1,0 +1,488 @@
+"""open to RELEASE: when a file's op is issued, numbered and handed to the write-back.
+
+A write-open has an op from the start (state `open`). A FLUSH numbers it (`closed`), the RELEASE of
+the last writer lets it go (`pending`). See docs/CONCURRENCY.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+import trio
+
+from tierfs.journal import SaveClean, SaveOp
+from tierfs.model import (
+    Attributes,
+    CleanRecord,
+    Kind,
+    Mark,
+    Name,
+    ObjectId,
+    Op,
+    OpState,
+    Phase,
+)
+from tierfs.namespace.callers import Caller
+from tierfs.namespace.content.data import Data
+from tierfs.namespace.content.opening import Opening, check_descriptors, size_of
+from tierfs.namespace.core import Core
+from tierfs.namespace.finding.inheritance import Birth, Inheritance, make_newborn
+from tierfs.namespace.finding.lookup import Lookup
+from tierfs.namespace.finding.pointers import targets_of
+from tierfs.namespace.overlay.nodes import (
+    Content,
+    DirectoryState,
+    Entry,
+    Handle,
+    LocalObject,
+    Node,
+)
+from tierfs.namespace.requests import current
+from tierfs.namespace.room.drive import Drive
+from tierfs.osio.processes import was_killed
+
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+
+LET_GO_TRIES = 5
+LET_GO_SECONDS = 0.001
+"""How often and how long apart it is asked whether the kernel has let go of a closed file."""
+
+
+class Files:
+    """Open files.
+
+    Attributes:
+        commit: returns when what was written through a handle is committed (policies).
+    """
+
+    def __init__(
+        self, core: Core, lookup: Lookup, data: Data, opening: Opening, inheritance: Inheritance,
+        drive: Drive, on_unsettled: Callable[[Node, LocalObject], None],
+    ) -> None:  # fmt: skip
+        self._core = core
+        self._lookup = lookup
+        self._data = data
+        self._opening = opening
+        self._drive = drive
+        self._on_unsettled = on_unsettled
+        self._inheritance = inheritance
+        self._numbers = itertools.count(1)
+        self.handles: dict[int, Handle] = {}
+        self.commit: Callable[[Handle], Awaitable[None]]
+        self._answers: dict[int, Handle] = {}
+
+    def handle(self, number: int) -> Handle:
+        """The open file `number`; OSError(EBADF)."""
+        try:
+            return self.handles[number]
+        except KeyError:
+            raise OSError(errno.EBADF, "no such open file", str(number)) from None
+
+    def sizes(self, numbers: Iterable[int]) -> dict[int, int]:
+        """The present sizes of those of `numbers` that are open."""
+        found = {}
+        for number in numbers:
+            handle = self.handles.get(number)
+            if handle is not None and handle.object is not None:
+                found[number] = size_of(self._core, handle.object)
+        return found
+
+    # -- open ----------------------------------------------------------------------------------
+
+    async def open(
+        self, node: Node, flags: int, caller: Caller, *, internal: bool = False
+    ) -> Handle:
+        """Opens `node`; a write-open brings its content to the local tier first.
+
+        `internal`: for a call of our own; the kernel does not get it. OSError(ESTALE): look the
+        name up again (KERNEL_PATH.md, "pyfuse3 facts").
+        """
+        if node.kind is Kind.DIRECTORY:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not internal:
+            check_descriptors(len(self.handles))
+        writable = bool(flags & (WRITE_FLAGS | os.O_TRUNC))
+        if writable:
+            await self._let_settle(node)
+        handle = Handle(next(self._numbers), node, writable, opener=caller.process)
+        try:
+            async with node.lock:
+                if writable:
+                    for directory, _ in node.names:
+                        self._core.groups.enter(directory, caller.process)
+                    await self._opening.for_writing(node, truncate=bool(flags & os.O_TRUNC))
+                    await self._data.attach(handle)
+                else:
+                    await self._opening.for_reading(handle)
+                self._add(handle)
+                if not internal:
+                    await self._opening.grant(handle)
+        except OSError:
+            if handle.number in self.handles:
+                await self.release(handle)
+            raise
+        return handle
+
+    def restore(self, handles: Iterable[tuple[Handle, int]], highest: int) -> None:
+        """The files that were open in an earlier worker; `highest` number was given out.
+
+        A write-open whose op was not journaled in time gets it now. Synchronous.
+        """
+        self._numbers = itertools.count(highest + 1)
+        for handle, unique in handles:
+            self.handles[handle.number] = handle
+            self._core.memory.opened(handle, unique)
+            self._answers[unique] = handle
+            if handle.writable:
+                self._opening.put_again(handle.node)
+            self._opening.promise_again(handle)
+
+    def _add(self, handle: Handle) -> None:
+        self.handles[handle.number] = handle
+        handle.node.attach(handle)
+        if handle.writable:
+            self._core.writeback.pace.opened(handle.number)
+
+    # -- create --------------------------------------------------------------------------------
+
+    async def create(
+        self, state: DirectoryState, name: Name, mode: int, caller: Caller, *,
+        internal: bool = False,
+    ) -> Handle:  # fmt: skip
+        """Makes a file and opens it for writing; OSError(EEXIST) when the name is taken.
+
+        The node comes with one lookup more: the kernel's.
+        """
+        core = self._core
+        core.check_new_name(state, name)
+        if not internal:
+            check_descriptors(len(self.handles))
+        birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
+        obj = core.add_object(Kind.FILE, Content.DATA)
+        core.lay(obj, state, name)
+        born = await core.make(obj.id, self._make, obj, birth, state.id, name)
+        obj.xattrs = birth.xattr_names
+        entry = state.entries.get(name)
+        if state.removed or (entry is not None and entry.object is not None):
+            core.unused(obj)
+            await core.dispose(obj)
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        shared_inode = entry.shared_inode if entry is not None else None
+        with core.step(later=True):
+            core.groups.enter(state.id, caller.process)
+            op = core.begin_file(obj, state, name, shared_inode)
+        state.put(name, Entry(obj, op, shared_inode))
+        node = core.tree.node_of_object(obj)
+        node.names.add((state.id, name))
+        node.lookups += 1
+        handle = Handle(next(self._numbers), node, True, obj, opener=caller.process, born=born)
+        obj.users = obj.writers = 1
+        obj.dirty = True
+        self._add(handle)
+        if not internal:
+            await self._opening.grant(handle)
+        return handle
+
+    async def create_again(self, state: DirectoryState, name: Name, caller: Caller) -> Handle:
+        """Answers a create that an earlier worker has carried out and not answered."""
+        request = current()
+        handle = self.answer(request.unique) if request is not None else None
+        if handle is not None:
+            return handle
+        node = await self._lookup.resolve(state, name)
+        node.lookups += 1
+        return await self.open(node, os.O_RDWR, caller)
+
+    def answer(self, unique: int) -> Handle | None:
+        """The open file with which an earlier worker answered request `unique`, perhaps in vain."""
+        handle = self._answers.get(unique)
+        return handle if handle is not None and handle.number in self.handles else None
+
+    def _make(self, obj: LocalObject, birth: Birth, parent: ObjectId, name: Name) -> Attributes:
+        """Makes the object of a new file with the descriptor that it needs. Blocking."""
+        os_ = self._core.os
+        fd = make_newborn(self._core.store, obj, birth, parent, name)
+        if not self._core.direct.enabled:
+            obj.write_fd = fd
+            return self._core.store.attributes_of(fd)
+        try:
+            obj.fd = os_.reopen("create.reopen", fd, os.O_RDONLY)
+            return self._core.store.attributes_of(fd)
+        finally:
+            os_.close("create.close", fd)
+
+    # -- changes of an open file -----------------------------------------------------------------
+
+    async def truncate(self, node: Node, size: int, handle: Handle | None, caller: Caller) -> None:
+        """Sets the size; without a handle this is open, truncate, close."""
+        opened = handle is None or not handle.writable
+        if opened:
+            flags = os.O_RDWR | (os.O_TRUNC if size == 0 else 0)
+            handle = await self.open(node, flags, caller, internal=True)
+        assert handle is not None
+        assert handle.object is not None
+        try:
+            await self._opening.truncate_object(handle.object, size)
+        finally:
+            if opened:
+                await self.flush(handle)
+                await self.release(handle)
+
+    # -- close ---------------------------------------------------------------------------------
+
+    async def flush(self, handle: Handle) -> None:
+        """One descriptor was closed: what was written survives the process from here on (G6).
+
+        OSError where its policy has close wait for the commit, and that is refused.
+        """
+        await self._flush(handle)
+        through = self._core.policy(handle.node).close_committed or self._drive.look()
+        if handle.writable and through:
+            await self.commit(handle)
+
+    async def _flush(self, handle: Handle) -> None:
+        obj = handle.object
+        if not handle.writable or obj is None:
+            return
+        first = not handle.flushed
+        handle.flushed = True
+        self._core.writeback.pace.closed(handle.number)
+        self._core.memory.handle(handle)
+        opener = handle.opener if first else 0
+        killed = opener > 0 and was_killed(opener)
+        if obj.put is not None:
+            self._drive.check(obj)
+        attributes = await self._data.look(obj)
+        self._data.judge(obj, attributes)
+        if (path := self._core.tree.path_of(handle.node)) is not None:
+            self._core.expected.note(path, attributes.size)
+        op = obj.put
+        if op is None or op.phase is Phase.PUBLISHING:
+            return
+        if killed and obj.dirty and not op.log:
+            op.mark = Mark.TORN
+            op.error = "its writer was killed in the middle; rewrite it, or accept or discard it"
+        elif obj.dirty and op.mark is Mark.TORN:
+            op.mark = op.error = None
+        if obj.dirty:
+            obj.dirty = False
+            obj.flushed_at = time.monotonic()
+            self.number(op, attributes, handle.opener)
+            self._core.groups.closed(op.parent, handle.opener)
+            await self._core.journal.post(SaveOp(op)).written()
+            self._core.writeback.submit(op)
+
+    def number(self, op: Op, attributes: Attributes, process: int = 0) -> None:
+        """Gives a flushed file its place in the order (DESIGN 5: that of its last FLUSH)."""
+        if (op.base_inode is not None or op.overwrites) and not op.log:
+            self._core.groups.replace_in(op.scope, process)
+        self._core.groups.note(op)
+        op.size, op.durable = attributes.size, False
+        if op.state is OpState.OPEN:
+            op.state = OpState.CLOSED
+        self._core.backlog.renumber(op, self._core.journal.next_number())
+
+    def leave(self, number: int) -> None:
+        """The RELEASE of open file `number` has come: what is opened from now on is later."""
+        handle = self.handles.get(number)
+        if handle is not None and handle.writable:
+            handle.leaving = trio.Event()
+
+    async def release(self, handle: Handle) -> None:
+        """The last descriptor of an open file is gone."""
+        try:
+            await self._release(handle)
+        finally:
+            if handle.leaving is not None:
+                handle.leaving.set()
+
+    async def _release(self, handle: Handle) -> None:
+        core, node = self._core, handle.node
+        self.handles.pop(handle.number, None)
+        handle.closed = True
+        if handle.writable:
+            core.writeback.pace.closed(handle.number)
+        core.close_shared_file(handle)
+        async with node.lock:
+            obj = handle.object
+            node.detach(handle)
+            self._opening.let_go(handle)
+            if obj is not None:
+                if handle.writable:
+                    obj.writers -= 1
+                    if obj.writers == 0:
+                        await self._end_of_writing(node, obj)
+                await self._data.release(obj)
+                if core.unused(obj):
+                    await core.dispose(obj)
+        unused = core.tree.discard_if_unused(node)
+        if unused is not None:
+            await core.dispose(unused)
+
+    async def _end_of_writing(self, node: Node, obj: LocalObject) -> None:
+        try:
+            await self._data.end_writing(obj)
+            if not obj.live or self.settled(obj):
+                await self.written(node, obj)
+            elif not obj.settling:
+                obj.settling = True
+                obj.users += 1
+                self._on_unsettled(node, obj)
+        except OSError as error:
+            self._drive.doubtful(obj, error)
+
+    def settled(self, obj: LocalObject) -> bool:
+        """Whether the kernel does not write to `obj` any more, through a mapping either.
+
+        RELEASE does not say so: stores through a mapping go on after it (KERNEL_PATH.md).
+        """
+        if not self._core.os.has_no_writer("settle.lease", obj.fd):
+            return False
+        attributes = self._core.store.attributes_of(obj.fd)
+        self._data.judge(obj, attributes)
+        obj.live, obj.attributes = False, attributes
+        return True
+
+    async def settle(self, node: Node, obj: LocalObject, *, mapped: bool) -> bool:
+        """Looks again at a file of which `on_unsettled` was told; whether that is over.
+
+        `mapped`: it took so long that it was a mapping, whose later stores leave no mtime.
+        """
+        core = self._core
+        async with node.lock:
+            if not obj.settling:
+                return True
+            if obj.live and not obj.writers:
+                try:
+                    if not self.settled(obj):
+                        return False
+                    obj.dirty = obj.dirty or mapped
+                    await self.written(node, obj)
+                except OSError as error:
+                    self._drive.doubtful(obj, error)
+            obj.settling = False
+            await self._data.release(obj)
+            if core.unused(obj):
+                await core.dispose(obj)
+        unused = core.tree.discard_if_unused(node)
+        if unused is not None:
+            await core.dispose(unused)
+        return True
+
+    async def _let_settle(self, node: Node) -> None:
+        """Gives the kernel the moment that it needs to let go of a file that was just closed.
+
+        What is opened again before that would count as never closed, and its content until then
+        as never complete.
+        """
+        for handle in list(node.handles):
+            if handle.leaving is not None:
+                await handle.leaving.wait()
+        obj = node.object
+        for _ in range(LET_GO_TRIES):
+            if obj is None or not obj.settling or obj.writers:
+                return
+            if await self.settle(node, obj, mapped=False):
+                return
+            await trio.sleep(LET_GO_SECONDS)
+
+    async def written(self, node: Node, obj: LocalObject) -> None:
+        """No writer is left: the op may go, or is dropped when nothing was changed."""
+        core, op = self._core, obj.put
+        if op is None:
+            return
+        if obj.dirty:
+            attributes = await self._data.look(obj)
+            if obj.writers or obj.put is not op:
+                return
+            obj.dirty = False
+            self.number(op, attributes)
+        if op.state is OpState.OPEN:
+            await self._unchanged(node, obj, op)
+            return
+        op.targets = await targets_of(core, self._lookup, core.tree.directories[op.parent], op, obj)
+        if obj.writers or obj.put is not op:
+            return
+        if op.state is OpState.CLOSED:
+            op.state = OpState.PENDING
+            core.backlog.update(op)
+            core.journal.post(SaveOp(op), later=True)
+            core.writeback.submit(op)
+            self._drop_superseded(obj, op)
+
+    def _drop_superseded(self, obj: LocalObject, op: Op) -> None:
+        """An older state may be skipped while nothing but this newer one waits for it."""
+        old, obj.supersedes = obj.supersedes, None
+        core = self._core
+        if old is None or old.phase is not Phase.QUEUED or old not in core.backlog:
+            return
+        if not core.backlog.depended(old, besides=op):
+            core.drop_op(old)
+            core.spare.append(core.tree.objects[old.object])
+
+    async def _unchanged(self, node: Node, obj: LocalObject, op: Op) -> None:
+        """Opened for writing and closed without a change: nothing to send, the copy is clean."""
+        core = self._core
+        if self._is_committed_as_it_is(obj, op):
+            assert obj.origin is not None
+            copy = await core.journal.clean_copy(obj.origin.inode)
+            if obj.put is not op:
+                return
+            if self._is_committed_as_it_is(obj, op):
+                self._clean_again(obj, op)
+                if copy is not None and copy.object != obj.id:
+                    await self._data.drop_copy(copy.object)
+                return
+        attributes = await core.of_object(obj.id, core.store.attributes, obj.id)
+        if obj.writers or obj.put is not op:
+            return
+        self.number(op, attributes)
+        op.state = OpState.PENDING
+        core.backlog.update(op)
+        core.journal.post(SaveOp(op))
+        core.writeback.submit(op)
+        self._drop_superseded(obj, op)
+
+    def _clean_again(self, obj: LocalObject, op: Op) -> None:
+        core = self._core
+        assert obj.origin is not None
+        clean = CleanRecord(obj.origin, obj.id, None, obj.origin.size, op.timestamp_ns)
+        obj.clean = not core.store.spread.is_spilled(obj.id)
+        core.tree.directories[op.parent].drop(op.name)
+        core.drop_op(op)
+        if obj.clean:
+            core.journal.post(SaveClean(clean))
+
+    def _is_committed_as_it_is(self, obj: LocalObject, op: Op) -> bool:
+        """Whether the shared tier has under the name of `op` what `obj` was copied from.
+
+        It has not while anything is pending on the name (a rename, a SETATTR, content closed
+        before), nor when the file was renamed while it was open.
+        """
+        entry = self._core.tree.entry(op.parent, op.name)
+        if entry is None or entry.op is not op or obj.origin is None:
+            return False
+        alone = self._core.backlog.alone(op) and not self._core.backlog.depended(op)
+        return alone and entry.shared_inode == obj.origin.inode
+
+    async def fsync(self, handle: Handle) -> None:
+        """Content, attributes and all journal rows so far are on the local drive (G6)."""
+        obj = handle.object
+        if obj is not None and handle.writable:
+            try:
+                await self._core.of_object(obj.id, self._core.store.sync, obj.id)
+            except OSError:
+                if obj.put is not None and obj.put.phase is not Phase.PUBLISHING:
+                    obj.put.mark = Mark.SUSPECT
+                    obj.put.error = "fsync of the local copy failed"
+                    self._core.backlog.update(obj.put)
+                    self._core.journal.post(SaveOp(obj.put))
+                raise
+        await self._core.journal.sync()
+        through = self._core.policy(handle.node).fsync_committed or self._drive.look()
+        if handle.writable and through:
+            await self.commit(handle)

@@ -1,0 +1,71 @@
+"""Waiting for the end of writing: a mapping goes on storing after its file was closed.
+
+A read lease on the object is refused as long as anybody has it open for writing or mapped writable
+(KERNEL_PATH.md). Nothing wakes us up when that ends, so it is asked for again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import trio
+
+from tierfs.namespace.content.files import Files
+from tierfs.namespace.overlay.nodes import LocalObject, Node
+
+log = logging.getLogger(__name__)
+
+FIRST_SECONDS = 0.001
+"""The kernel drops its own hold on a closed file within moments of the RELEASE."""
+
+LAST_SECONDS = 1.0
+MAPPED_SECONDS = 0.05
+"""Whoever writes for longer after the last close does so through a mapping."""
+
+
+class Settling:
+    """The files that nobody has open for writing and that may still be written to."""
+
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[LocalObject](math.inf)
+        self._waiting: dict[LocalObject, tuple[Node, float]] = {}
+
+    def add(self, node: Node, obj: LocalObject) -> None:
+        """`obj` was closed by its last writer, and yet has one."""
+        self._waiting[obj] = (node, trio.current_time())
+        self._send.send_nowait(obj)
+
+    async def run(self, files: Files) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            async for obj in self._receive:
+                nursery.start_soon(self._wait, files, obj)
+
+    async def look(self, files: Files) -> None:
+        """Looks at all of them now: somebody wants to know which files are still open."""
+        for obj in list(self._waiting):
+            await self._is_over(files, obj)
+
+    async def _wait(self, files: Files, obj: LocalObject) -> None:
+        pause = FIRST_SECONDS
+        while True:
+            await trio.sleep(pause)
+            if await self._is_over(files, obj):
+                return
+            pause = min(2 * pause, LAST_SECONDS)
+
+    async def _is_over(self, files: Files, obj: LocalObject) -> bool:
+        if obj not in self._waiting:
+            return True
+        node, since = self._waiting[obj]
+        mapped = trio.current_time() - since > MAPPED_SECONDS
+        try:
+            over = await files.settle(node, obj, mapped=mapped)
+        except OSError as error:
+            # not known to be over, so it is not; it stays open for writing
+            log.warning("a closed file may still be written to: %s", error)
+            return False
+        if over:
+            self._waiting.pop(obj, None)
+        return over

@@ -1,0 +1,306 @@
+"""Listings: the shared tier's names and the overlay's, merged once at opendir.
+
+A listing is a snapshot, so its positions stay what they are (seekdir) whatever is committed, made
+or removed meanwhile; commits during the merge itself are caught by a watcher of the directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tierfs.health import is_failure
+from tierfs.model import Attributes, Kind, Name, ObjectId
+from tierfs.namespace.core import Core
+from tierfs.namespace.finding.lookup import Lookup, watching
+from tierfs.namespace.overlay.nodes import DirectoryState, Node
+from tierfs.namespace.restart.remembered import KnownListing
+from tierfs.shared import Entry as SharedEntry
+
+BATCH = 128
+"""Entries whose attributes are asked for in one thread call."""
+
+AHEAD_SECONDS = 0.25
+"""How long what was asked for ahead may be told, as the attributes of a directory."""
+
+Found = tuple[Kind, int]
+"""What the shared tier's own listing says of a name: what it is, and its inode."""
+
+
+class Told(NamedTuple):
+    """What is ready to be told of an entry; without `node`, what a listing alone tells."""
+
+    kind: Kind
+    ino: int
+    node: Node | None = None
+    attributes: Attributes | None = None
+
+
+@dataclass(slots=True)
+class Listing:
+    """An open directory.
+
+    Attributes:
+        names: its snapshot, None before the first read.
+        found: what the shared tier's listing said of those that it has; an earlier worker's is
+            not known.
+        ahead: by position, what is ready to be told; each holds a lookup of its node.
+        ahead_until: clock value until when it may be told.
+    """
+
+    number: int
+    state: DirectoryState
+    names: list[Name] | None = None
+    found: dict[Name, Found | None] = field(default_factory=dict)
+    ahead: dict[int, Told] = field(default_factory=dict)
+    ahead_until: float = 0.0
+
+    @property
+    def directory(self) -> ObjectId:
+        """The directory id."""
+        return self.state.id
+
+
+class Listings:
+    """Open directories."""
+
+    def __init__(self, core: Core, lookup: Lookup, forget: Callable[[int, int], None]) -> None:
+        self._core = core
+        self._lookup = lookup
+        self._forget = forget
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Listing] = {}
+
+    def open(self, state: DirectoryState) -> Listing:
+        """Opens a directory for reading."""
+        listing = Listing(next(self._numbers), state)
+        self._open[listing.number] = listing
+        self._core.memory.listing(listing)
+        return listing
+
+    def restore(self, known: Iterable[KnownListing], highest: int) -> None:
+        """The directories that were open in an earlier worker, at the same positions."""
+        self._numbers = itertools.count(highest + 1)
+        for each in known:
+            state = self._core.tree.directories.get(each.directory)
+            if state is not None:
+                self._open[each.number] = Listing(each.number, state, each.names)
+
+    def all(self) -> Iterator[Listing]:
+        """All open directories."""
+        return iter(list(self._open.values()))
+
+    def get(self, number: int) -> Listing:
+        """The open directory `number`; OSError(EBADF)."""
+        try:
+            return self._open[number]
+        except KeyError:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+
+    def release(self, number: int) -> None:
+        """Closes an open directory."""
+        listing = self._open.pop(number, None)
+        if listing is not None:
+            self._core.memory.listing_closed(number)
+            self._let_go(listing)
+
+    def _let_go(self, listing: Listing) -> None:
+        for told in listing.ahead.values():
+            if told.node is not None:
+                self._forget(told.node.ino, 1)
+        listing.ahead.clear()
+
+    async def names(self, state: DirectoryState) -> list[Name]:
+        """All names of a directory, each once."""
+        return list(await self._merged(state))
+
+    async def directories(self, state: DirectoryState) -> list[Name]:
+        """The names of a directory that are those of directories, also of unlisted checkpoints."""
+        merged = await self._merged(state)
+        found = [
+            name for name, seen in merged.items()
+            if (seen is None and self._is_directory(state, name))
+            or (seen is not None and seen[0] is Kind.DIRECTORY)
+        ]  # fmt: skip
+        found += [name for name in await self._staged_names(state) if name not in merged]
+        return list(dict.fromkeys([*found, *state.unsealed]))
+
+    def _is_directory(self, state: DirectoryState, name: Name) -> bool:
+        node = self._lookup.in_overlay(state, name)
+        return node is not None and node.kind is Kind.DIRECTORY
+
+    async def _staged_names(self, state: DirectoryState) -> list[Name]:
+        core = self._core
+        if not core.places.exists(state.id):
+            return []
+        found = await core.at(state.id, core.shared.staged_groups)
+        return [name for name in found if core.groups.is_group(state, name)]
+
+    async def _merged(self, state: DirectoryState) -> dict[Name, Found | None]:
+        """All names of a directory; None with those that the overlay answers for."""
+        overlay = {name: entry.object is not None for name, entry in state.entries.items()}
+        with watching(state) as changed:
+            shared = await self._shared_names(state)
+        names: dict[Name, Found | None] = dict(shared)
+        for name, there in {**overlay, **changed}.items():
+            if there:
+                names[name] = None
+            else:
+                names.pop(name, None)
+        for name, group in state.unsealed.items():
+            if self._core.groups.listed(group):
+                names[name] = None
+            elif name not in shared or name in {**overlay, **changed}:
+                names.pop(name, None)
+        return names
+
+    async def _shared_names(self, state: DirectoryState) -> Mapping[Name, Found]:
+        core = self._core
+        if not core.places.exists(state.id):
+            return {}
+        try:
+            told = self._lookup.instead.names(state)
+            found = await core.at(state.id, core.shared.listing, hasty=told is not None)
+            return {name: (kind, inode) for name, kind, inode in found}
+        except OSError as error:
+            if state.removed:
+                return {}  # it was open before, and went from the shared tier meanwhile
+            told = self._lookup.instead.names(state) if is_failure(error) else None
+            if told is None:
+                raise
+            return told
+
+    async def is_empty(self, state: DirectoryState) -> bool:
+        """Whether a directory has no names, but for those of unlisted checkpoints."""
+        return not self.shows_any(state) and not await self.names(state)
+
+    def shows_any(self, state: DirectoryState) -> bool:
+        """Whether the overlay has a name in a directory that listings show."""
+        is_unlisted = self._core.groups.is_unlisted
+        return any(
+            entry.object is not None and not is_unlisted(state.unsealed.get(name))
+            for name, entry in state.entries.items()
+        )
+
+    async def batch(
+        self, listing: Listing, start: int, *, with_attributes: bool = True
+    ) -> list[tuple[int, Name]]:
+        """Positions and names from `start` on; what is to be told of them is in `ahead`.
+
+        Without attributes nothing is asked for what the shared tier's listing has told already.
+        """
+        if listing.names is None or start == 0:
+            listing.found = await self._merged(listing.state)
+            listing.names = list(listing.found)
+            self._core.memory.listing(listing)
+            self._let_go(listing)
+        elif time.monotonic() > listing.ahead_until:
+            self._let_go(listing)
+        part = list(enumerate(listing.names[start : start + BATCH], start))
+        wanted = [(i, name) for i, name in part if i not in listing.ahead]
+        if not with_attributes:
+            wanted = [each for each in wanted if not self._tell_name(listing, *each)]
+        if wanted:
+            if not listing.ahead:
+                listing.ahead_until = time.monotonic() + AHEAD_SECONDS
+            await self._fetch(listing, wanted)
+        return part
+
+    def _tell_name(self, listing: Listing, position: int, name: Name) -> bool:
+        """Whether nothing has to be asked about an entry of which the name is enough."""
+        found, state, tree = listing.found.get(name), listing.state, self._core.tree
+        if found is None or found[0] is Kind.DIRECTORY or name in state.entries:
+            return False
+        kind, inode = found
+        node = tree.by_shared.get(inode)
+        if node is None and inode in tree.nodes:
+            return False  # the number is still that of something else
+        ino = tree.aliases.get(inode, inode) if node is None else node.ino
+        listing.ahead[position] = Told(kind, ino)
+        return True
+
+    async def _fetch(
+        self, listing: Listing, wanted: list[tuple[int, Name]], *, again: bool = True
+    ) -> None:
+        """Fetches `wanted`; `again`: what is not where it was a moment ago is looked for anew."""
+        state, core = listing.state, self._core
+        ask, moved = [], []
+        for position, name in wanted:
+            try:
+                node = self._lookup.in_overlay(state, name)
+            except FileNotFoundError:
+                continue
+            if node is None and name not in state.unsealed:
+                ask.append((position, name))
+                continue
+            if node is None and (node := await self._lookup.find(state, name)) is None:
+                continue
+            if not await self._hold(listing, position, node, None):
+                moved.append((position, name))
+        if ask and core.places.exists(state.id):
+            moved += await self._fetch_shared(listing, ask, again)
+        if moved and again:
+            await self._fetch(listing, moved, again=False)
+
+    async def _fetch_shared(
+        self, listing: Listing, ask: list[tuple[int, Name]], again: bool
+    ) -> list[tuple[int, Name]]:
+        """Asks the shared tier; returns what was not there any more."""
+        state, moved = listing.state, []
+        with watching(state) as changed:
+            found = await self._stat_many(state, [name for _, name in ask])
+            for (position, name), entry in zip(ask, found, strict=True):
+                if name in changed:
+                    await self._fetch(listing, [(position, name)], again=again)
+                elif entry is not None and name in state.unsealed:
+                    moved.append((position, name))
+                elif entry is not None:
+                    node = self._lookup.adopt(state, name, entry)
+                    told = self._lookup.as_committed(node, entry.st)
+                    if told is not None and position not in listing.ahead:
+                        node.lookups += 1
+                        self._lookup.seen.note(state, name, node, told)
+                        listing.ahead[position] = Told(node.kind, node.ino, node, told)
+                    elif not await self._hold(listing, position, node, entry.st):
+                        moved.append((position, name))
+        return moved
+
+    async def _stat_many(
+        self, state: DirectoryState, names: list[Name]
+    ) -> list[SharedEntry | None]:
+        core, known = self._core, self._core.announced.get(state.id)
+        told = None if known is None else [known.entry(name) for name in names]
+        if told is not None and None in told:
+            told = None  # a name that is there is never left out
+        try:
+            return await core.at(state.id, core.shared.stat_many, names, hasty=told is not None)
+        except OSError as error:
+            if told is None or not is_failure(error):
+                raise
+            return told
+
+    async def _hold(
+        self, listing: Listing, position: int, node: Node, st: os.stat_result | None
+    ) -> bool:
+        """Keeps a node and its attributes ready; the lookup is the kernel's once it is told.
+
+        False: it was moved or removed meanwhile. Any other error is one of the listing: a name
+        that is there is never left out.
+        """
+        node.lookups += 1
+        try:
+            attributes = await self._lookup.attributes(node, st)
+        except OSError as error:
+            self._forget(node.ino, 1)
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+            return False
+        told = Told(node.kind, node.ino, node, attributes)
+        if listing.ahead.setdefault(position, told) is not told:
+            self._forget(node.ino, 1)
+        return True

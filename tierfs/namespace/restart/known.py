@@ -1,0 +1,213 @@
+"""From what was remembered back to the nodes and open files that the kernel knows."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from tierfs.model import ROOT, DirectoryRecord, Kind, ObjectId
+from tierfs.namespace.core import Core
+from tierfs.namespace.overlay.nodes import Content, DirectoryState, Handle, LocalObject, Node
+from tierfs.namespace.overlay.tree import ROOT_INO
+from tierfs.namespace.restart.remembered import KnownDirectory, KnownHandle, KnownNode, Remembered
+
+log = logging.getLogger(__name__)
+
+
+class Known:
+    """Puts back what the kernel knows. Blocking; before anything is served.
+
+    `fds` are the descriptors of files that are read from the shared tier, by handle: they may have
+    no name any more.
+
+    Attributes:
+        handles: the open files, with descriptors, and the requests that they answered; known
+            after `join`.
+    """
+
+    def __init__(self, core: Core, remembered: Remembered, fds: dict[int, int]) -> None:
+        self._core = core
+        self._tree = core.tree
+        self._remembered = remembered
+        self._fds = fds
+        self.handles: list[tuple[Handle, int]] = []
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def place(self) -> None:
+        """The nodes, after the journal's directories and objects, before its ops."""
+        for handle in self._remembered.handles.values():
+            if handle.object is not None and handle.object not in self._tree.objects:
+                self._core.add_object(Kind.FILE, Content.DATA, handle.object)
+        for node in self._by_depth():
+            self._place_node(node)
+        for known in self._remembered.nodes.values():
+            self._give_older_object(known)
+        for inode, ino in self._remembered.aliases.items():
+            self._tree.aliases[inode] = ino
+
+    def _by_depth(self) -> list[KnownNode]:
+        """Directories first, each after the one that it is in."""
+        nodes = list(self._remembered.nodes.values())
+        waiting = {node.directory.id: node for node in nodes if node.directory is not None}
+        ordered: list[KnownNode] = []
+        for node in list(waiting.values()):
+            chain = []
+            at: KnownNode | None = node
+            while at is not None and at.directory is not None:
+                if waiting.pop(at.directory.id, None) is None:
+                    break
+                chain.append(at)
+                above = at.directory.parent
+                at = waiting.get(above) if above is not None else None
+            ordered += reversed(chain)
+        return ordered + [node for node in nodes if node.directory is None]
+
+    def _place_node(self, known: KnownNode) -> None:
+        tree = self._tree
+        if known.ino == ROOT_INO or known.ino in tree.nodes:
+            return
+        node = Node(known.ino, known.kind, tree.changed, lookups=known.lookups)
+        if known.directory is not None:
+            if not self._place_directory(known, known.directory):
+                return
+            node.directory = known.directory.id
+            tree.by_object[known.directory.id] = node
+        if known.objects:
+            self._give_object(node, known.objects[-1])
+        if known.shared is not None:
+            node.shared = known.shared
+            if not known.unlinked or known.shared.inode not in tree.by_shared:
+                tree.by_shared[known.shared.inode] = node
+        node.names, node.unlinked, node.ctimes = known.names, known.unlinked, known.ctimes
+        tree.nodes[node.ino] = node
+
+    def _give_object(self, node: Node, id_: ObjectId | None) -> None:
+        obj = self._tree.objects.get(id_) if id_ is not None else None
+        if obj is not None and self._tree.by_object.get(obj.id) in (None, node):
+            node.object = obj
+            self._tree.by_object[obj.id] = node
+
+    def _give_older_object(self, known: KnownNode) -> None:
+        """The log was ahead of the journal: what the node has there is what it had before."""
+        node = self._tree.nodes.get(known.ino)
+        if node is None:
+            return
+        for id_ in reversed(known.objects):
+            if node.object is None:
+                self._give_object(node, id_)
+
+    def _place_directory(self, node: KnownNode, known: KnownDirectory) -> bool:
+        """Puts the state of a directory into the tree; False when there never was one."""
+        tree = self._tree
+        state = tree.directories.get(known.id)
+        if state is None and node.unlinked:
+            tree.directories[known.id] = DirectoryState(known.id, ROOT, known.name, removed=True)
+            tree.directories[ROOT].children += 1
+            return True
+        if state is None:
+            parent = known.parent
+            if parent is None or parent not in tree.directories or node.shared is None:
+                return False  # its making was not journaled, and so nobody was told of it
+            state = tree.add_directory(known.id, parent, known.name)
+            self._core.places.add(
+                DirectoryRecord(known.id, parent, known.name, node.shared.inode, known.tagged)
+            )
+        state.vouched = known.vouched
+        if known.tagged:
+            tree.tagged.add(known.id)
+        return True
+
+    def join(self) -> None:
+        """After the journal's ops: the names that are true, and the open files."""
+        for item in self._remembered.nodes.values():
+            named = self._tree.nodes.get(item.ino)
+            if named is not None and named.directory is None:
+                self._check_names(named, item)
+        for known in self._remembered.handles.values():
+            node = self._tree.nodes.get(known.ino)
+            if node is None:
+                log.error("open file %d is of an unknown node %d", known.number, known.ino)
+                continue
+            try:
+                self.handles.append((self._handle(known, node), known.unique))
+            except OSError as error:
+                log.error("open file %d cannot be opened again: %s", known.number, error)
+
+    def _check_names(self, node: Node, known: KnownNode) -> None:
+        """Takes back what a change that was not journaled had done to the names of a file.
+
+        The kernel has no answer to it, and asks again. What the overlay does not speak of is where
+        the shared tier has the file, or a name of a file that was just made.
+        """
+        true, silent = set(), set()
+        for place in node.names:
+            entry = self._tree.entry(*place)
+            if entry is None:
+                silent.add(place)
+            elif entry.object is not None and (
+                entry.object is node.object or entry.object.id in known.objects
+            ):
+                true.add(place)
+        if node.shared is not None and (true or len(silent) <= 1):
+            place = (node.shared.directory, node.shared.name)
+            silent = {place} if self._tree.entry(*place) is None else set()
+        elif true:
+            silent = set()
+        node.names = true | silent
+        if node.names:
+            node.unlinked = False
+
+    # -- open files --------------------------------------------------------------------------------
+
+    def _handle(self, known: KnownHandle, node: Node) -> Handle:
+        handle = Handle(
+            known.number, node, known.writable, opener=known.opener, backing=known.backing,
+            granted=True, flushed=known.flushed, shared_fd=self._fds.pop(known.number, -1),
+        )  # fmt: skip
+        if known.object is not None:
+            obj = self._tree.objects[known.object]
+            self._open(obj)
+            self._sign(node, obj)
+            handle.object = obj
+            obj.users += 1
+            if known.writable:
+                obj.writers += 1
+                obj.dirty = True  # what was written since the last FLUSH nobody remembers
+                obj.live = obj.live or known.backing != 0
+        node.attach(handle)
+        node.opened += 1
+        node.backing = known.backing
+        return handle
+
+    def _open(self, obj: LocalObject) -> None:
+        if obj.fd < 0:
+            obj.fd = self._core.store.open_object(obj.id, os.O_RDONLY)
+
+    def _sign(self, node: Node, obj: LocalObject) -> None:
+        """Whether an object that no op needs is a clean copy."""
+        if obj.pending or obj.clean or node.shared is None:
+            return
+        clean = self._core.journal.clean_copy_now(node.shared.inode)
+        if clean is not None and clean.object == obj.id:
+            obj.clean, obj.origin = True, clean.signature
+
+    def unsettled(self, objects: set[ObjectId]) -> list[tuple[Node, LocalObject]]:
+        """Those of `objects` that nobody has open for writing any more.
+
+        Whether a mapping still writes to them has to be found out.
+        """
+        found = []
+        for id_ in objects:
+            obj = self._tree.objects.get(id_)
+            if obj is None or obj.writers or obj.content is not Content.DATA:
+                continue
+            try:
+                self._open(obj)
+            except OSError as error:
+                log.error("a file that was open cannot be opened again: %s", error)
+                continue
+            obj.live = obj.dirty = obj.settling = True
+            obj.users += 1
+            found.append((self._tree.node_of_object(obj), obj))
+        return found
