@@ -85,18 +85,23 @@ class LoopDevice:
 
     def fill(self, leave: int = 0) -> Path:
         """Take all the free space but `leave` bytes with one file, and return it."""
-        ballast = self.mountpoint / "ballast"
-        st = os.statvfs(self.mountpoint)
-        with ballast.open("wb") as file:
-            left = st.f_bavail * st.f_frsize - leave
-            step = 64 * MIB
-            while step >= st.f_frsize and left > 0:
-                try:
-                    os.posix_fallocate(file.fileno(), file.seek(0, 2), min(step, left))
-                    left -= min(step, left)
-                except OSError:
-                    step //= 2
-        return ballast
+        return fill(self.mountpoint, leave)
+
+
+def fill(directory: Path, leave: int = 0) -> Path:
+    """Take all the free space of the file system of `directory` but `leave` bytes with one file."""
+    ballast = directory / "ballast"
+    st = os.statvfs(directory)
+    with ballast.open("wb") as file:
+        left = st.f_bavail * st.f_frsize - leave
+        step = 64 * MIB
+        while step >= st.f_frsize and left > 0:
+            try:
+                os.posix_fallocate(file.fileno(), file.seek(0, 2), min(step, left))
+                left -= min(step, left)
+            except OSError:
+                step //= 2
+    return ballast
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.harness import LoopDevice, Node, compare, frozen, wait_until
+from tests.harness.devices import fill
 
 MIB = 1 << 20
 LOCAL = 320 * MIB
@@ -124,6 +125,7 @@ def test_a_full_tier_has_room_for_small_files_and_lets_the_killed_go(
         script = [sys.executable, "-c", WRITER]
         large = [subprocess.Popen([*script, str(node.mount / name)]) for name in ("x", "y")]
         wait_until(lambda: node.status()["capacity"]["waiting_writes"] == 2, "both to wait")
+        ballast = fill(node.local.parent)  # not even what the writers' last pieces left
         for index in range(20):
             (node.mount / f"latest{index}").write_bytes(b"checkpoint-500" * 1000)
         (node.mount / "d").mkdir()
@@ -132,6 +134,7 @@ def test_a_full_tier_has_room_for_small_files_and_lets_the_killed_go(
             each.send_signal(signal.SIGKILL)
             assert each.wait(timeout=20) == -signal.SIGKILL
         assert node.status()["capacity"]["waiting_writes"] == 0
+    ballast.unlink()
     for name in ("x", "y"):
         (node.mount / name).unlink()
     node.settle()

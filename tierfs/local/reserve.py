@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 from tierfs.osio import OS
 
@@ -18,7 +19,9 @@ _UNABLE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Reserve:
-    """Grows while there is room, shrinks when a small file needs it. All methods block.
+    """Grows while there is room, shrinks when a small file needs it.
+
+    All methods block, and may be called in several threads.
 
     Attributes:
         held: bytes that are kept now.
@@ -29,10 +32,15 @@ class Reserve:
         self._system = system
         self._root = root
         self._able = True
+        self._changing = threading.Lock()
         self.held = self._size()
 
     def fill(self, wanted: int, free: int) -> None:
         """Keeps `wanted` bytes, as far as they can be had of `free`."""
+        with self._changing:
+            self._fill(wanted, free)
+
+    def _fill(self, wanted: int, free: int) -> None:
         missing = wanted - self.held
         if not self._able or not missing or missing > free // 2:
             return
@@ -55,6 +63,10 @@ class Reserve:
 
     def give(self, size: int) -> bool:
         """Frees at least `size` bytes of what is kept; False: it is not enough."""
+        with self._changing:
+            return self._give(size)
+
+    def _give(self, size: int) -> bool:
         if self.held < size or not self.held:
             return False
         left = max(0, self.held - max(PIECE_BYTES, 2 * size))

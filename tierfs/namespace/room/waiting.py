@@ -118,7 +118,10 @@ class Room:
         It comes back when there may be room, at the latest after `full_wait`. `thread` is that
         of the application: OSError(EINTR) when it is killed meanwhile. `tried`: how often the
         call was made again already. `can_spill`: whether it could write to the shared tier.
+        What is small takes of the reserve at once: who has the turn may wait for long.
         """
+        if small and await self._core.local(self._core.store.reserve.give, size):
+            return Next.RETRY
         found = Next.SPILL if can_spill else Next.REFUSE
         with self.waiters.waiting(thread, self._core.settings.full_wait):
             async with self._turn:
