@@ -84,9 +84,13 @@ def shared_dir(
 
 @pytest.fixture
 def make_node(
-    tiers: tuple[LoopDevice, LoopDevice], shared_dir: Path, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Node]]:
-    """Nodes on the shared directory of this test; closed and their logs checked at its end."""
+    tiers: tuple[LoopDevice, LoopDevice], shared_dir: Path, request: pytest.FixtureRequest,
+    make_device: Callable[..., LoopDevice],
+) -> Iterator[Callable[..., Node]]:  # fmt: skip
+    """Nodes on the shared directory of this test; closed and their logs checked at its end.
+
+    They end before the devices of `make_device`, whichever of the two a test names first.
+    """
     root = tiers[0].mountpoint / _folder(request)
     nodes: list[Node] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -322,8 +323,11 @@ def test_a_worker_that_hangs_in_the_kernel_is_waited_for(
 
 def hangs(pid: int) -> bool:
     """Whether a thread of `pid` waits in the kernel and cannot be killed."""
-    stats = Path(f"/proc/{pid}/task").glob("*/stat")
-    return any(path.read_text().rpartition(")")[2].split()[0] == "D" for path in stats)
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if path.read_text().rpartition(")")[2].split()[0] == "D":
+                return True
+    return False
 
 
 def test_workers_that_end_at_once_leave_a_clear_state(node: Node) -> None:

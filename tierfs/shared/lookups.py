@@ -141,6 +141,7 @@ class Lookups(Tree):
 
     def statvfs(self) -> os.statvfs_result:
         """Space and inodes of the shared tier."""
+        self.guard()
         return self.system.statvfs("look.statvfs", self.root_fd)
 
     def read_xattrs(self, fd: int) -> dict[bytes, bytes]:

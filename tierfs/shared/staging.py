@@ -61,11 +61,15 @@ class Staging(Walks):
                 if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                     raise
 
-    def close(self) -> None:
-        """Let go of the tier. What is still staged is swept after the next start."""
+    def leave_generation(self) -> None:
+        """Let go of the staging directory of this start, which stays."""
         if self.staging_fd >= 0:
             self.system.close("tier.close", self.staging_fd)
             self.staging_fd = -1
+
+    def close(self) -> None:
+        """Let go of the tier. What is still staged is swept after the next start."""
+        self.leave_generation()
         super().close()
 
     def stage_directory(

@@ -116,10 +116,13 @@ class Standing(Registration, Spill):
             companion(False)
 
     def _take_up(self, fd: int) -> None:
-        """The tier is at `fd`: every descriptor leads there from now on."""
-        self.system.replace("beat.replace", fd, self.root_fd)
-        self.lost, lost = None, self.lost
+        """The tier is at `fd`: every descriptor leads there from now on.
+
+        It stays lost to all other threads until the last one does.
+        """
+        self._taking_up = threading.get_ident()
         try:
+            self.system.replace("beat.replace", fd, self.root_fd)
             if self.join is not None:
                 self.join()
                 self.join = None
@@ -127,12 +130,17 @@ class Standing(Registration, Spill):
                 self._reopen(fd)
             for companion in self.companions:
                 companion(True)
+            self.lost = None
         except TierError as error:
             self.lost = str(error)
             raise self.missing() from None
         except BaseException:
-            self.lost = lost or f"{self.root}: its staging area cannot be opened"
+            self.lost = self.lost or f"{self.root}: its staging area cannot be opened"
             raise
+        finally:
+            if self.join is not None:
+                self.leave_generation()  # the next attempt makes its own
+            self._taking_up = 0
         log.warning("%s is the shared tier again", self.root)
 
     def _reopen(self, fd: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,7 @@ class Tree:
         self.bandwidth = Bandwidth()
         self.expected_id = expected_id
         self.lost = None if absent is None else f"{root} does not answer since the start"
+        self._taking_up = 0
         if absent is None:
             self.root_fd = open_root(root, system)
         else:
@@ -95,8 +97,11 @@ class Tree:
         return OSError(errno.ENODEV, self.lost or "not lost", str(self.root))
 
     def guard(self) -> None:
-        """Raise OSError(ENODEV) while the path of the tier leads elsewhere."""
-        if self.lost is not None:
+        """Raise OSError(ENODEV) while the path of the tier leads elsewhere.
+
+        Not to the thread that is taking it up again: everybody else waits for the end of that.
+        """
+        if self.lost is not None and threading.get_ident() != self._taking_up:
             raise self.missing()
 
     def _open(self, place: Place) -> int:
@@ -105,6 +110,7 @@ class Tree:
             return self.system.open_beneath("place.open", self.root_fd, place.path, _DIRECTORY)
         except OSError as error:
             if error.errno in _NOT_THERE:
+                self.guard()  # the root leads nowhere, perhaps: that says nothing of its names
                 raise DirectoryGone(self.shown(place)) from error
             raise
 

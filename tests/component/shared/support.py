@@ -36,6 +36,7 @@ def make_tier(
     member: str = MEMBER,
     settings: Settings | None = None,
     expected_id: str | None = None,
+    absent: int | None = None,
 ) -> SharedTier:
     return SharedTier(
         root,
@@ -45,6 +46,7 @@ def make_tier(
         shared_threads=Pool("shared", 8),
         transfer_threads=Pool("transfer", 4),
         expected_id=expected_id,
+        absent=absent,
     )
 
 

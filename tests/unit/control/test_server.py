@@ -245,7 +245,10 @@ async def test_longest_mount_point(monkeypatch: pytest.MonkeyPatch) -> None:
 def identities_of_threads() -> set[tuple[str, ...]]:
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        lines = (task / "status").read_text().splitlines()
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread of another test has just ended
         found.add(tuple(line for line in lines if line.startswith(("Uid", "Gid", "Groups"))))
     return found
 
