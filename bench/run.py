@@ -2,7 +2,7 @@
 """Measure tierfs against native XFS and against cp + sha256sum + mv, in one run on one machine.
 
     bench/run.py [--shards N] [--size MIB] [--rounds N] [--modes passthrough daemon]
-                 [--parts saves ways interference outage reads small metadata fio]
+                 [--parts saves ways interference outage reads plain small metadata fio]
                  [--images DIR] [--json FILE]
 
 Both tiers are XFS file systems on loop devices. Every measurement alternates native and mount, and
@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import fio, interference, measures, outage, scale
+from bench import fio, interference, measures, outage, plain, scale
 from tests.harness import LoopDevice, Node
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -33,7 +33,10 @@ PASSTHROUGH = "passthrough"
 MODES = (PASSTHROUGH, "daemon")
 """Whether the kernel reads and writes open files itself, or the daemon does."""
 
-PARTS = ("saves", "ways", "interference", "outage", "reads", "small", "metadata", "fio", "scale")
+PARTS = (
+    "saves", "ways", "interference", "outage", "reads", "plain", "small", "metadata", "fio",
+    "scale",
+)  # fmt: skip
 SMALL_FILES = 2000
 FIO_BYTES = 256 * MIB
 BELIEVED_SECONDS = 1.0
@@ -83,7 +86,7 @@ class Bench:
 
     def run(self, parts: list[str]) -> Iterator[Row]:
         """The measurements of `parts`, in an order that needs the least space."""
-        if {"saves", "ways", "interference", "outage", "reads"} & set(parts):
+        if {"saves", "ways", "interference", "outage", "reads", "plain"} & set(parts):
             self._touch_memory()
         if {"saves", "reads"} & set(parts):
             yield from self._saves()
@@ -97,6 +100,8 @@ class Bench:
             yield from self._interference()
         if "outage" in parts:
             yield self._outage()
+        if "plain" in parts and self.mode != PASSTHROUGH:
+            yield from self._against_plain()
         if {"small", "metadata"} & set(parts):
             yield self._small()
         if "metadata" in parts:
@@ -186,6 +191,43 @@ class Bench:
         healthy, hung = outage.bursts(self.local, self.tier, words, self._burst, self.rounds)
         target = "at most 1.10; first column: the tier is healthy"
         return self._throughput("save burst in an outage", healthy, hung, target)
+
+    def _against_plain(self) -> list[Row]:
+        """The first column is what pyfuse3 does when there is nothing but pyfuse3."""
+        behind = self.local.mountpoint / "behind-plain"
+        behind.mkdir()
+        times: dict[str, tuple[list[float], list[float]]] = {
+            what: ([], []) for what in ("save burst", "read not cached", "small file")
+        }
+        with plain.mounted(behind, self.local.mountpoint / "plain") as other:
+            for number in range(self.rounds):
+                places = [other, self.node.mount][:: 1 if number % 2 else -1]
+                for place in places:
+                    at = int(place == self.node.mount)
+                    seconds = self._without_passthrough(place / f"plain{number}")
+                    for what, each in zip(times, seconds, strict=True):
+                        times[what][at].append(each)
+                self.node.settle(timeout=600)
+        measures.remove(behind)
+        rows = []
+        for what, (alone, mount) in times.items():
+            one, ours = min(alone), min(mount)
+            head = f"{self.mode}: {what}, against plain pyfuse3"
+            if what == "small file":
+                micro = [1e6 * each / SMALL_FILES for each in (one, ours)]
+                rows.append(Row(head, *micro, "µs", ours / one, "no target"))
+            else:
+                rates = [self.total_mib / each for each in (one, ours)]
+                rows.append(Row(head, *rates, "MiB/s", ours / one, "at most 1.0"))
+        return rows
+
+    def _without_passthrough(self, directory: Path) -> tuple[float, float, float]:
+        os.sync()
+        save = self._burst(directory)
+        for name in self.names:
+            measures.drop_from_cache(directory / name)
+        read = measures.read_all(directory, self.names)
+        return save, read, measures.small_files(directory / "small", SMALL_FILES)
 
     def _touch_memory(self) -> None:
         """The first use of a page of a new machine is several times slower than the next."""
