@@ -58,7 +58,8 @@ async def serve(
     may be there already.
     """
     runtime = session_directory(mountpoint)
-    succession = Succession.of(link, runtime) if link is not None else None
+    with none_while_loading():
+        succession = Succession.of(link, runtime) if link is not None else None
     async with AsyncExitStack() as stack:
         if succession is not None and succession.device is not None:
             settings = live.remembered(mountpoint, settings)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import trio
@@ -35,6 +37,9 @@ GROWN_TIMES = 4
 PIECE = 200
 """Lines that are written without letting others run."""
 
+TOGETHER = 10_000
+"""Lines that are written in one go while there are no others."""
+
 
 class SessionLog:
     """The file that `Memory` writes to.
@@ -48,10 +53,10 @@ class SessionLog:
         self._fds: list[int] = []
         self._size = self._new_size = 0
 
-    def read(self) -> list[bytes]:
+    def read(self) -> Iterator[bytes]:
         """The lines that an earlier worker wrote."""
         with self._path.open("rb") as file:
-            return file.readlines()
+            yield from file
 
     def append(self, lines: bytes) -> None:
         """Writes whole lines. OSError: then the log is not to be trusted."""
@@ -160,10 +165,12 @@ class Succession:
 
     def begun(self, fs: FileSystem) -> None:
         """What was taken up is written down, too."""
-        memory = fs.core.memory
-        memory.flush()
-        self._write(list(memory.everything(fs.listings.all)))
+        fs.core.memory.forget_changes()
+        everything = fs.core.memory.everything(fs.listings.all)
+        while lines := list(islice(everything, TOGETHER)):
+            self._write(lines)
         self.log.finish()
+        self.remembered.nodes.clear()
 
     async def run(self, fs: FileSystem) -> None:
         """Shows that the loop turns, and keeps the log small; until cancelled."""

@@ -22,13 +22,18 @@ DEVICE = "device"
 """The name under which a worker hands over its /dev/fuse."""
 
 SILENCE_SECONDS = 10.0
-"""A worker says something twice a second; after this time without a word it is replaced."""
+"""A worker says something twice a second; after this time without a word it is replaced. What it
+waits for a processor does not count."""
 
 START_SECONDS = 120.0
-"""How long a worker has to become ready: its tiers may be slow."""
+"""How long a worker that is to become ready may wait: its tiers may be slow. What it computes does
+not count: it may have a million names to read."""
+
+LONGEST_START_SECONDS = 3600.0
+"""After that it is in a loop."""
 
 END_SECONDS = 20.0
-"""How long it has when the end was asked for meanwhile."""
+"""How long it has to become ready when the end was asked for meanwhile."""
 
 LEAVE_SECONDS = 5.0
 """How long a worker that is to make room may finish what it does; then it is killed, which does
@@ -183,22 +188,28 @@ class Supervisor:
                 self._say("ok")
 
     def _end_if_silent(self, worker: Worker, leave_by: float) -> None:
-        now = time.monotonic()
-        if leave_by and now > leave_by:
+        reason = self._standstill(worker)
+        if leave_by and time.monotonic() > leave_by:
             reason = f"it did not make room within {LEAVE_SECONDS:.0f} s"
-        elif worker.ready_at and now - worker.heard_at > SILENCE_SECONDS:
-            reason = f"it has not answered for {SILENCE_SECONDS:.0f} s"
-        elif not worker.ready_at and now - worker.started_at > self._patience():
-            reason = f"it was not ready after {self._patience():.0f} s"
-        else:
+        if not reason:
             return
         log.error("worker %d is replaced: %s", worker.pid, reason)
         worker.refused = worker.refused or reason
         worker.silenced = True
         worker.kill()
 
-    def _patience(self) -> float:
-        return END_SECONDS if self._end_asked else START_SECONDS
+    def _standstill(self, worker: Worker) -> str:
+        """Why `worker` will not do any more; "" while it may."""
+        if worker.ready_at:
+            if worker.silent.seconds() > SILENCE_SECONDS:
+                return f"it has not answered for {SILENCE_SECONDS:.0f} s"
+            return ""
+        if worker.stuck.seconds() > START_SECONDS:
+            return f"it was not ready after {START_SECONDS:.0f} s of waiting"
+        limit = END_SECONDS if self._end_asked else LONGEST_START_SECONDS
+        if time.monotonic() - worker.started_at > limit:
+            return f"it was not ready after {limit:.0f} s"
+        return ""
 
     # -- between two workers ---------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from tierfs.supervisor import link
+from tierfs.supervisor.standstill import Standstill
 
 HAND_OVER_SECONDS = 10.0
 
@@ -26,7 +27,8 @@ class Worker:
         end: our end of the link.
         prepared: it has loaded its modules.
         ready_at: when it said that the mount answers (time.monotonic), 0.0 before.
-        heard_at: when it last said anything.
+        silent: since it last said anything.
+        stuck: since the mount was handed to it; what it computes does not count.
         refused: its own word why it does not start, "" if it gave none.
         silenced: it was killed because it did not answer.
     """
@@ -44,13 +46,18 @@ class Worker:
         self.end.settimeout(0)
         self.prepared = False
         self.ready_at = 0.0
-        self.started_at = self.heard_at = time.monotonic()
+        self._begins()
         self.refused = ""
         self.silenced = False
 
+    def _begins(self) -> None:
+        self.started_at = time.monotonic()
+        self.silent = Standstill(self.pid, running_counts=True)
+        self.stuck = Standstill(self.pid, running_counts=False)
+
     def hand_over(self, kept: Mapping[str, int], restarts: int) -> None:
         """The mount is its own from now on, with what was `kept` of it."""
-        self.started_at = self.heard_at = time.monotonic()
+        self._begins()
         self.end.settimeout(HAND_OVER_SECONDS)
         # one that is dead or hangs is found out by who watches it
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -63,7 +70,7 @@ class Worker:
         """What it has said since the last time."""
         with contextlib.suppress(BlockingIOError):
             while (said := link.receive(self.end)) is not None:
-                self.heard_at = time.monotonic()
+                self.silent.ended()
                 self.prepared = True
                 yield said
 

@@ -9,7 +9,13 @@ from tierfs.model import ROOT, DirectoryRecord, Kind, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Handle, LocalObject, Node
 from tierfs.namespace.overlay.tree import ROOT_INO
-from tierfs.namespace.restart.remembered import KnownDirectory, KnownHandle, KnownNode, Remembered
+from tierfs.namespace.restart.remembered import (
+    NOTHING,
+    KnownDirectory,
+    KnownHandle,
+    KnownNode,
+    Remembered,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,8 @@ class Known:
         for node in self._by_depth():
             self._place_node(node)
         for known in self._remembered.nodes.values():
-            self._give_older_object(known)
+            if known.objects != NOTHING:
+                self._give_older_object(known)
         for inode, ino in self._remembered.aliases.items():
             self._tree.aliases[inode] = ino
 
@@ -67,19 +74,20 @@ class Known:
         tree = self._tree
         if known.ino == ROOT_INO or known.ino in tree.nodes:
             return
-        node = Node(known.ino, known.kind, tree.changed, lookups=known.lookups)
+        node = Node(known.ino, known.kind, lookups=known.lookups)
         if known.directory is not None:
             if not self._place_directory(known, known.directory):
                 return
             node.directory = known.directory.id
             tree.by_object[known.directory.id] = node
-        if known.objects:
+        if known.objects != NOTHING:
             self._give_object(node, known.objects[-1])
         if known.shared is not None:
             node.shared = known.shared
             if not known.unlinked or known.shared.inode not in tree.by_shared:
                 tree.by_shared[known.shared.inode] = node
         node.names, node.unlinked, node.ctimes = known.names, known.unlinked, known.ctimes
+        node.changed = tree.changed  # all that is placed will be written down in one go
         tree.nodes[node.ino] = node
 
     def _give_object(self, node: Node, id_: ObjectId | None) -> None:
@@ -122,8 +130,9 @@ class Known:
         """After the journal's ops: the names that are true, and the open files."""
         for item in self._remembered.nodes.values():
             named = self._tree.nodes.get(item.ino)
-            if named is not None and named.directory is None:
-                self._check_names(named, item)
+            if named is None or named.directory is not None or self._is_plain(named, item):
+                continue
+            self._check_names(named, item)
         for known in self._remembered.handles.values():
             node = self._tree.nodes.get(known.ino)
             if node is None:
@@ -134,15 +143,24 @@ class Known:
             except OSError as error:
                 log.error("open file %d cannot be opened again: %s", known.number, error)
 
+    def _is_plain(self, node: Node, known: KnownNode) -> bool:
+        """Whether it is what nearly all are: committed, with one name, and nothing is pending."""
+        at = node.shared
+        if at is None or known.objects != NOTHING or node.unlinked:
+            return False
+        place = (at.directory, at.name)
+        return node.names == {place} and self._tree.entry(*place) is None
+
     def _check_names(self, node: Node, known: KnownNode) -> None:
         """Takes back what a change that was not journaled had done to the names of a file.
 
         The kernel has no answer to it, and asks again. What the overlay does not speak of is where
         the shared tier has the file, or a name of a file that was just made.
         """
+        tree = self._tree
         true, silent = set(), set()
         for place in node.names:
-            entry = self._tree.entry(*place)
+            entry = tree.entry(*place)
             if entry is None:
                 silent.add(place)
             elif entry.object is not None and (
@@ -151,7 +169,7 @@ class Known:
                 true.add(place)
         if node.shared is not None and (true or len(silent) <= 1):
             place = (node.shared.directory, node.shared.name)
-            silent = {place} if self._tree.entry(*place) is None else set()
+            silent = {place} if tree.entry(*place) is None else set()
         elif true:
             silent = set()
         node.names = true | silent

@@ -148,6 +148,12 @@ class Memory:
             self._lines.clear()
             self._log.append(lines)
 
+    def forget_changes(self) -> None:
+        """What changed up to now is in `everything`, which is about to be written."""
+        if self._tree.changed is not None:
+            self._tree.changed.clear()
+        self._lines.clear()
+
     def everything(self, listings: Callable[[], Iterator[OpenDirectory]]) -> Iterator[str]:
         """A line for each thing that is known now; may be taken in pieces while things change."""
         if self._init:

@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from tierfs.model import Kind, Name, ObjectId
@@ -15,8 +16,17 @@ ANSWERED = 1024
 """More than there can be waiting for an answer at one time."""
 
 
+TOGETHER = 1000
+"""Lines that are parsed in one go: there may be millions, and a call for each takes as long as
+reading it."""
+
+KINDS = {str(kind): kind for kind in Kind}
+
 OLDER = 3
 """Objects of a node that are remembered beside the present one."""
+
+NOTHING = (None,)
+"""The objects of a node that never had one: of nearly all."""
 
 
 def text(name: Name) -> str:
@@ -110,19 +120,26 @@ class Remembered:
     @classmethod
     def read(cls, lines: Iterable[bytes]) -> Remembered:
         """What `lines` say; a last one that is not whole was written by a dying worker."""
-        found = cls()
-        for line in lines:
-            if line.endswith(b"\n"):
-                found._take(json.loads(line))
+        found, rest = cls(), iter(lines)
+        while some := list(islice(rest, TOGETHER)):
+            if not some[-1].endswith(b"\n"):
+                some.pop()
+            for item in json.loads(b"[" + b",".join(some) + b"]"):
+                found._take(item)
         return found
 
     def _take(self, item: list[Any]) -> None:
+        what = item[0]
+        if what == "n":
+            self._take_node(item)
+        elif what == "k":
+            if item[1] in self.nodes:
+                self.nodes[item[1]].lookups = item[2]
+        else:
+            self._take_other(item)
+
+    def _take_other(self, item: list[Any]) -> None:
         match item[0]:
-            case "k":
-                if item[1] in self.nodes:
-                    self.nodes[item[1]].lookups = item[2]
-            case "n":
-                self._take_node(item[1:])
             case "h":
                 self._take_handle(item[1:])
             case "l":
@@ -137,29 +154,33 @@ class Remembered:
                 self.init = bytes.fromhex(item[1])
 
     def _take_node(self, item: list[Any]) -> None:
-        ino = item[0]
+        ino = item[1]
         before = self.nodes.pop(ino, None)
-        old = before.shared.inode if before is not None and before.shared is not None else None
-        if old is not None and self.aliases.get(old) == ino:
-            del self.aliases[old]
-        if len(item) < 3:
-            if len(item) == 2:
-                self.aliases[item[1]] = ino
+        if before is not None and before.shared is not None:
+            old = before.shared.inode
+            if self.aliases.get(old) == ino:
+                del self.aliases[old]
+        if len(item) < 4:
+            if len(item) == 3:
+                self.aliases[item[2]] = ino
             return
-        _, kind, lookups, obj, shared, names, unlinked, ctimes, directory = item
-        objects = before.objects[-OLDER:] if before is not None else ()
-        node = KnownNode(
-            ino, Kind(kind), lookups, (*objects, obj) if obj not in objects[-1:] else objects,
-            None if shared is None else Location(shared[0], name_of(shared[1]), shared[2]),
-            {(parent, name_of(name)) for parent, name in names}, unlinked,
+        _, _, kind, lookups, obj, shared, names, unlinked, ctimes, directory = item
+        objects: tuple[ObjectId | None, ...] = () if before is None else before.objects[-OLDER:]
+        if objects[-1:] != (obj,):
+            objects = (*objects, obj) if objects else NOTHING if obj is None else (obj,)
+        where = None
+        if shared is not None:
+            where = Location(shared[0], shared[1].encode("latin-1"), shared[2])
+            if where.inode != ino:
+                self.aliases[where.inode] = ino
+        self.nodes[ino] = KnownNode(
+            ino, KINDS[kind], lookups, objects, where,
+            {(parent, name.encode("latin-1")) for parent, name in names}, unlinked,
             None if ctimes is None else (ctimes[0], ctimes[1]),
             None if directory is None else KnownDirectory(
                 directory[0], directory[1], name_of(directory[2]), directory[3], directory[4]
             ),
         )  # fmt: skip
-        self.nodes[ino] = node
-        if node.shared is not None and node.shared.inode != ino:
-            self.aliases[node.shared.inode] = ino
 
     def _take_handle(self, item: list[Any]) -> None:
         self.highest_handle = max(self.highest_handle, item[0])
