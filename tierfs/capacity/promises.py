@@ -1,7 +1,7 @@
 """Room that was promised to files which the kernel writes past the daemon.
 
 Nobody can make such a write wait: it gets ENOSPC from the drive. So it is let past only where what
-is free, or can be made free, covers what all of them will still write.
+is free covers what all of them will still write, and whoever else takes room leaves them theirs.
 """
 
 from __future__ import annotations
@@ -11,28 +11,50 @@ from dataclasses import dataclass
 
 from tierfs.capacity.watermarks import Usage
 
+FASTEST = 32 << 30
+"""Bytes a second: no node writes more. So much may be gone since the last look."""
+
+GROWTH = 1.5
+"""A file that exceeds what was expected of it is expected to become so much larger than it is."""
+
+SOONEST = 0.05
+LATEST = 0.5
+"""Seconds between two looks, while files with a promise are open: by how much room is left."""
+
 
 @dataclass(slots=True)
 class _Promise:
+    """`shared`: it began with content, which may share its blocks with another version."""
+
     expected: int
-    kept: bool
-    rest: int
+    shared: bool
+    seen: int = 0
+
+    @property
+    def rest(self) -> int:
+        return self.expected if self.shared else max(0, self.expected - self.seen)
+
+    def grow(self, size: int) -> None:
+        self.seen = size
+        if size > self.expected:
+            self.expected = int(size * GROWTH)
 
 
 class Promises:
-    """What is promised, by number of the open file. `share`: of the tier, kept free besides."""
+    """What is promised, by number of the node. `share`: of the tier, kept free besides."""
 
     def __init__(self, share: float) -> None:
         self._share = share
         self._given: dict[int, _Promise] = {}
+        self._open = 0
         self._ended = 0
         self._usage: Usage | None = None
-        self._evictable = 0
+        self._at = 0.0
 
     @property
     def rest(self) -> int:
-        """Bytes that are still to be written, as far as it is known."""
-        return self._ended + sum(promise.rest for promise in self._given.values())
+        """Bytes that are still to be written, or may have been since the last look."""
+        return self._open + self._ended
 
     @property
     def wanted(self) -> int:
@@ -42,39 +64,60 @@ class Promises:
     def _kept(self) -> int:
         return 0 if self._usage is None else int(self._usage.total * self._share)
 
-    def looked(self, usage: Usage, evictable: int, sizes: Mapping[int, int], share: float) -> None:
-        """What the drive said just now, and the present `sizes` of the open files."""
-        self._share = share
-        self._usage, self._evictable, self._ended = usage, evictable, 0
+    def looked(self, usage: Usage, sizes: Mapping[int, int], share: float, now: float) -> None:
+        """What the drive said just now, `now` (seconds), and the present `sizes` of the files."""
+        self._share, self._at = share, now
+        self._usage, self._ended = usage, 0
         for number, promise in self._given.items():
-            if not promise.kept and number in sizes:
-                promise.rest = max(0, promise.expected - sizes[number])
+            if number in sizes:
+                promise.grow(sizes[number])
+        self._open = sum(promise.rest for promise in self._given.values())
 
     def numbers(self) -> list[int]:
         """The open files that have a promise."""
         return list(self._given)
 
-    def give(self, number: int, expected: int, size: int) -> bool:
-        """Whether `number` may go past the daemon: then it has its promise.
+    def has(self, number: int) -> bool:
+        """Whether `number` has one."""
+        return number in self._given
 
-        `size`: what it has now. Of content that it shares with another version every byte that is
-        written again takes room, and nobody can tell which: all of it is kept.
-        """
-        rest = max(expected, size)
-        if self._usage is not None:
-            there = self._usage.free + self._evictable
-            if self._usage.free < self._kept() or there - self.wanted < rest:
-                return False
-        self.take(number, expected, size)
-        return True
+    def missing(self, size: int) -> int:
+        """Bytes that had to become free, as of the last look, before `size` can be promised."""
+        return 0 if self._usage is None else max(0, size + self.wanted - self._usage.free)
+
+    def is_ample(self, size: int, now: float) -> bool:
+        """Whether `size` can be promised whatever was written since the last look."""
+        return self.missing(size + self._doubt(now)) == 0
+
+    def leaves(self, size: int) -> bool:
+        """Whether another one's `size` bytes leave what is promised, as of the last look."""
+        return not self._given or self._usage is None or size + self.rest <= self._usage.free
+
+    def surely_leaves(self, size: int, now: float) -> bool:
+        """As `leaves`, whatever was written since the last look."""
+        return self.leaves(size + self._doubt(now))
+
+    def _doubt(self, now: float) -> int:
+        return int((now - self._at) * FASTEST)
+
+    def pause(self) -> float:
+        """Seconds until the next look: sooner the less is free, while promises may be outgrown."""
+        if not self._given or self._usage is None:
+            return LATEST
+        return min(LATEST, max(SOONEST, (self._usage.free - self.wanted) / FASTEST))
 
     def take(self, number: int, expected: int, size: int) -> None:
-        """As `give`, of one that is let past already."""
-        rest = max(expected, size)
-        self._given[number] = _Promise(rest, size > 0, rest)
+        """`number`, which has `size` bytes now, is let past the daemon.
+
+        Of content that it shares with another version every byte that is written again takes
+        room, and nobody can tell which: all of it is kept.
+        """
+        self._given[number] = promise = _Promise(max(expected, size), size > 0)
+        self._open += promise.rest
 
     def over(self, number: int, size: int) -> None:
         """`number` was closed with `size` bytes: they may have been written since the last look."""
         promise = self._given.pop(number, None)
         if promise is not None:
-            self._ended += min(promise.rest, size)
+            self._open -= promise.rest
+            self._ended += size if promise.shared else max(0, size - promise.seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import trio
@@ -79,7 +80,7 @@ class FileSystem:
             core, self.lookup, self.data, self.eviction, lambda ino, count: self.forget(ino, count)
         )
         self.warming = Warming(core, self.lookup, self.data, self.eviction, self.promotions)
-        opening.promote = self.promotions.want
+        opening.promote, opening.promise = self.promotions.want, self.eviction.promise
         self.files = PolicedFiles(
             core, self.lookup, self.data, opening, self.inheritance, self.drive, self.settling.add
         )
@@ -112,8 +113,9 @@ class FileSystem:
     def _take_stock(self) -> None:
         core = self.core
         core.pins.load()
-        # before the first file is opened; what could be evicted is not known yet
-        core.promises.looked(Usage(*core.store.usage()), 0, {}, core.settings.reserve)
+        # before the first file is opened
+        usage, now = Usage(*core.store.usage()), time.monotonic()
+        core.promises.looked(usage, {}, core.settings.reserve, now)
 
     def go_on(
         self, writeback: WriteBack, snapshot: JournalSnapshot, remembered: Remembered,

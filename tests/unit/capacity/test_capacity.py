@@ -18,7 +18,8 @@ from tierfs.capacity import (
     to_evict,
     what_now,
 )
-from tierfs.capacity.expected import MOST
+from tierfs.capacity.expected import MOST, WINDOW
+from tierfs.capacity.promises import FASTEST, LATEST, SOONEST
 
 MARKS = Marks(0.8, 0.6)
 
@@ -75,36 +76,99 @@ def test_no_more_names_are_remembered_than_that() -> None:
     assert len(expected._sizes) == MOST
 
 
+def test_the_largest_of_late_is_expected_again() -> None:
+    """Of any name that differs in its numbers alone; a size is forgotten after some time."""
+    expected = Expectations(5000)
+    path = (b"run", b"f3.tmp")
+    expected.note((b"run", b"f7.tmp"), 1000)
+    for _ in range(WINDOW):
+        expected.note(path, 10)
+    assert expected.of(path) == 1100
+    assert expected.known(path) == 10
+    for _ in range(WINDOW):
+        expected.note(path, 10)
+    assert expected.of(path) == 11
+
+
+def give(promises: Promises, number: int, expected: int, size: int = 0) -> bool:
+    """A promise for as much as was free at the last look."""
+    if promises.missing(max(expected, size)):
+        return False
+    promises.take(number, expected, size)
+    return True
+
+
 def test_promises_cover_what_all_will_write() -> None:
     promises = Promises(0.1)
-    assert promises.give(1, 400, 0)  # before the first look nothing is known
-    promises.looked(Usage(1000, 900), 0, {1: 100}, 0.1)
+    assert give(promises, 1, 400)  # before the first look nothing is known
+    promises.looked(Usage(1000, 900), {1: 100}, 0.1, 0.0)
     assert promises.rest == 300
     assert promises.wanted == 400  # a tenth stays free
-    assert not promises.give(2, 501, 0)
-    assert promises.give(2, 500, 0)
-    assert not promises.give(3, 1, 0)
+    assert promises.missing(501) == 1
+    assert give(promises, 2, 500)
+    assert not give(promises, 3, 1)
     promises.over(2, 100)  # what it wrote is not seen to be taken yet
     assert promises.rest == 400
-    assert promises.give(3, 400, 0)
-    promises.looked(Usage(1000, 800), 0, {1: 100}, 0.1)
+    assert give(promises, 3, 400)
+    promises.looked(Usage(1000, 800), {1: 100}, 0.1, 0.0)
     assert promises.rest == 300 + 400
 
 
-def test_what_can_be_evicted_is_room_unless_the_tier_is_below_its_share() -> None:
+def test_a_file_that_was_larger_than_expected_counts_with_all_that_it_wrote() -> None:
+    promises = Promises(0.0)
+    promises.looked(Usage(1000, 900), {}, 0.0, 0.0)
+    assert give(promises, 1, 10)
+    promises.over(1, 500)
+    assert promises.missing(500) == 100
+
+
+def test_a_promise_grows_with_its_file() -> None:
+    promises = Promises(0.0)
+    promises.looked(Usage(10000, 9000), {}, 0.0, 0.0)
+    assert give(promises, 1, 100)
+    promises.looked(Usage(10000, 8000), {1: 1000}, 0.0, 0.5)
+    assert promises.rest == 500
+    promises.looked(Usage(10000, 7700), {1: 1300}, 0.0, 1.0)
+    assert promises.rest == 200
+
+
+def test_an_old_look_is_good_for_what_nobody_can_have_written_since() -> None:
+    promises, total = Promises(0.0), 4 * FASTEST
+    promises.looked(Usage(total, FASTEST), {}, 0.0, 10.0)
+    assert promises.is_ample(FASTEST // 2, 10.5)
+    assert not promises.is_ample(FASTEST // 2, 10.6)
+    assert promises.surely_leaves(FASTEST, 10.5)  # nothing is promised
+    promises.take(1, FASTEST // 4, 0)
+    assert promises.surely_leaves(FASTEST // 4, 10.5)
+    assert not promises.surely_leaves(FASTEST // 4, 10.6)
+
+
+def test_others_leave_what_is_promised() -> None:
     promises = Promises(0.1)
-    promises.looked(Usage(1000, 200), 600, {}, 0.1)
-    assert promises.give(1, 700, 0)
-    promises.over(1, 0)
-    promises.looked(Usage(1000, 99), 800, {}, 0.1)
-    assert not promises.give(2, 1, 0)
+    promises.looked(Usage(1000, 500), {}, 0.1, 0.0)
+    assert promises.leaves(501)  # it will see for itself
+    promises.take(1, 300, 0)
+    assert promises.leaves(200)  # they may have the share that stays free besides
+    assert not promises.leaves(201)
+
+
+def test_the_fuller_the_tier_the_sooner_it_is_looked_at() -> None:
+    promises = Promises(0.0)
+    promises.looked(Usage(4 * FASTEST, FASTEST // 10), {}, 0.0, 0.0)
+    assert promises.pause() == LATEST  # nothing is promised
+    promises.take(1, 0, 0)
+    assert promises.pause() == pytest.approx(0.1)
+    promises.take(2, FASTEST, 0)
+    assert promises.pause() == SOONEST
 
 
 def test_a_version_that_shares_its_blocks_may_have_to_take_all_of_them() -> None:
     promises = Promises(0.0)
-    promises.looked(Usage(1000, 500), 0, {}, 0.0)
-    assert promises.give(1, 100, 300)
-    promises.looked(Usage(1000, 500), 0, {1: 300}, 0.0)
+    promises.looked(Usage(1000, 500), {}, 0.0, 0.0)
+    assert give(promises, 1, 100, 300)
+    promises.looked(Usage(1000, 500), {1: 300}, 0.0, 0.0)
+    assert promises.rest == 300
+    promises.over(1, 300)
     assert promises.rest == 300
 
 

@@ -83,12 +83,12 @@ class Files:
             raise OSError(errno.EBADF, "no such open file", str(number)) from None
 
     def sizes(self, numbers: Iterable[int]) -> dict[int, int]:
-        """The present sizes of those of `numbers` that are open."""
+        """The present sizes of those nodes of `numbers` whose files are open."""
         found = {}
         for number in numbers:
-            handle = self.handles.get(number)
-            if handle is not None and handle.object is not None:
-                found[number] = size_of(self._core, handle.object)
+            node = self._core.tree.nodes.get(number)
+            if node is not None and node.object is not None:
+                found[number] = size_of(self._core, node.object)
         return found
 
     # -- open ----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from tierfs.health import is_failure
@@ -34,7 +34,11 @@ class Opening:
 
     Attributes:
         promote: told of each file of policy `cache` that is read from the shared tier.
+        promise: finds room on the local tier for what the kernel will write by itself
+            (`Eviction.promise`).
     """
+
+    promise: Callable[[int, int, int], Awaitable[bool]]
 
     def __init__(self, core: Core, lookup: Lookup, data: Data, spilling: Spilling) -> None:
         self._core = core
@@ -246,16 +250,18 @@ class Opening:
         All handles of a node that are open at one time go the same way.
         """
         node, direct, obj = handle.node, self._core.direct, handle.object
+        promised = await self._promised(handle)
         first, handle.granted = node.opened == 0, True
         node.opened += 1
         if first and direct.enabled:
             if obj is not None and self._core.store.spread.is_spilled(obj.id):
                 direct.refused(Refusal.SPILLED)
-            elif handle.writable and not self._promised(handle):
+            elif not promised:
                 direct.refused(Refusal.RESERVE)
             else:
                 node.backing = direct.open(obj.fd if obj is not None else handle.shared_fd)
         handle.backing = node.backing
+        self.promise_again(handle)
         if direct.enabled and not handle.backing:
             handle.keep_cache = False  # the kernel may have written past these pages before
         if handle.backing and handle.writable and obj is not None and not obj.live:
@@ -265,13 +271,19 @@ class Opening:
                 obj.dirty = False
 
     def promise_again(self, handle: Handle) -> None:
-        """An earlier worker let the kernel write `handle` by itself, and it still does."""
-        if handle.backing and handle.writable:
-            self._core.promises.take(handle.number, *self._expected(handle))
+        """The kernel writes `handle` by itself, or it does not: so it has a promise, or not."""
+        promises, node = self._core.promises, handle.node
+        if not node.backing:
+            promises.over(node.ino, 0)
+        elif handle.writable and not promises.has(node.ino):
+            promises.take(node.ino, *self._expected(handle))
 
-    def _promised(self, handle: Handle) -> bool:
-        """Whether there is room for all that `handle` is expected to write."""
-        return self._core.promises.give(handle.number, *self._expected(handle))
+    async def _promised(self, handle: Handle) -> bool:
+        """Whether there is room for all that the kernel would write for `handle` by itself."""
+        node = handle.node
+        if node.opened or not handle.writable or not self._core.direct.enabled:
+            return True
+        return await self.promise(node.ino, *self._expected(handle))
 
     def _expected(self, handle: Handle) -> tuple[int, int]:
         """Bytes that the file is expected to have at its close, and those that it has."""
@@ -283,8 +295,8 @@ class Opening:
     def let_go(self, handle: Handle) -> None:
         """The kernel has closed `handle`."""
         node = handle.node
-        if handle.writable and handle.object is not None:
-            self._core.promises.over(handle.number, size_of(self._core, handle.object))
+        if handle.object is not None and not any(each.writable for each in node.handles):
+            self._core.promises.over(node.ino, size_of(self._core, handle.object))
         if handle.granted:
             handle.granted = False
             node.opened -= 1

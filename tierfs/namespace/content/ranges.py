@@ -126,24 +126,50 @@ class Ranges:
             raise OSError(errno.EBADF, "not open for writing")
         if size >= BURST_BYTES:
             self._core.writeback.pace.touch()
+        heeding = True  # what was promised to others
         for tried in itertools.count():
             # the handle may have been given another object while there was no room
             obj = handle.object
             assert obj is not None
-            try:
-                return await self._change_now(obj, change)
-            except OSError as error:
-                if error.errno not in FULL or self._core.store.spread.is_spilled(obj.id):
-                    raise
-                small = self._room.is_small(handle.node, end)
-                found = await self._room.find(
-                    size, small=small, thread=thread, tried=tried, can_spill=not obj.live
-                )
-                if found is Next.REFUSE:
-                    raise
-                if found is Next.SPILL and not await self._spilling.helps(obj, error):
-                    raise
+            full: OSError | None = None
+            small = self._room.is_small(handle.node, end)
+            if not heeding or small or await self._leaves(obj, size):
+                try:
+                    return await self._change_now(obj, change)
+                except OSError as error:
+                    if error.errno not in FULL or self._core.store.spread.is_spilled(obj.id):
+                        raise
+                    full = error
+            if not await self._has_found(obj, size, small=small, thread=thread, tried=tried):
+                if full is not None:
+                    raise full
+                heeding = False
         raise AssertionError
+
+    async def _has_found(
+        self, obj: LocalObject, size: int, *, small: bool, thread: int, tried: int
+    ) -> bool:
+        """Whether a change of `obj` may succeed now: there is room, or it moved to where some is.
+
+        OSError(EINTR): who asks for it was killed.
+        """
+        found = await self._room.find(
+            size, small=small, thread=thread, tried=tried, can_spill=not obj.live
+        )
+        if found is not Next.SPILL:
+            return found is Next.RETRY
+        try:
+            return await self._spilling.helps(obj)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return False
+
+    async def _leaves(self, obj: LocalObject, size: int) -> bool:
+        """Whether a change of `obj` takes nothing of what was promised to others."""
+        if obj.live or self._core.store.spread.is_spilled(obj.id):
+            return True
+        return await self._room.leaves(size)
 
     async def _change_now(self, obj: LocalObject, change: Callable[[int], T]) -> T:
         obj.users += 1

@@ -47,11 +47,24 @@ class Eviction:
         while True:
             try:
                 await self.tend()
+                await self._watch()
             except OSError as error:
                 log.warning("looking how full the local tier is: %s", error)
+                await trio.sleep(TICK_SECONDS)
+
+    async def _watch(self) -> None:
+        """Until the next tick; sees meanwhile to it that who was promised room will find it."""
+        promises, end = self._core.promises, trio.current_time() + TICK_SECONDS
+        while (left := end - trio.current_time()) > 0:
+            pause = min(left, promises.pause())
             self._wanted = trio.Event()
-            with trio.move_on_after(TICK_SECONDS):
+            with trio.move_on_after(pause):
                 await self._wanted.wait()
+                return
+            if pause < left:
+                await self._look()
+                if promises.missing(0) and await self._evictable():
+                    return
 
     def soon(self) -> None:
         """What was promised is more than what is free: looks at once."""
@@ -69,8 +82,40 @@ class Eviction:
         if missing:
             await self._evict(missing)
         if kept != reserve.held:
-            await core.local(reserve.fill, kept, usage.free)
+            await core.local(reserve.fill, kept, max(0, usage.free - core.promises.rest))
         core.freed.tell()
+
+    async def promise(self, number: int, expected: int, size: int) -> bool:
+        """Whether there is room for all that node `number` will write past the daemon.
+
+        It has `size` bytes now and is `expected` to have so many. If so it has its promise.
+        """
+        promises, need = self._core.promises, max(expected, size)
+        if self._core.store.spread.only_far:
+            return False
+        if not promises.is_ample(need, time.monotonic()):
+            await self._look()
+            missing = promises.missing(need)
+            if missing and missing <= await self._evictable():
+                await self.make(missing)
+                await self._look()
+            if promises.missing(need):
+                return False
+        promises.take(number, expected, size)
+        return True
+
+    async def leaves(self, size: int) -> bool:
+        """Whether `size` bytes written through the daemon leave room for what is promised."""
+        promises = self._core.promises
+        if promises.surely_leaves(size, time.monotonic()):
+            return True
+        await self._look()
+        return promises.leaves(size)
+
+    async def _evictable(self) -> int:
+        """Bytes of clean copies that may be able to go."""
+        _, clean = await self._core.journal.clean_totals()
+        return max(0, clean - self._core.pins.bytes - self.in_use)
 
     async def make(self, wanted: int) -> int:
         """Evicts for `wanted` bytes that did not fit; bytes that went, 0: nothing could go."""
@@ -93,10 +138,10 @@ class Eviction:
 
     async def _look(self) -> Usage:
         core = self._core
+        now = time.monotonic()
         usage = Usage(*await core.local(core.store.usage))
-        _, evictable = await core.journal.clean_totals()
         sizes = self._sizes(core.promises.numbers())
-        core.promises.looked(usage, evictable - core.pins.bytes, sizes, core.settings.reserve)
+        core.promises.looked(usage, sizes, core.settings.reserve, now)
         core.expected.otherwise = core.settings.expect_bytes
         return usage
 

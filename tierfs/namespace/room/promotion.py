@@ -148,7 +148,7 @@ class Promotions:
         marks = Marks(settings.watermark, settings.watermark_low)
         for attempt in range(2):
             usage = Usage(*await core.local(core.store.usage))
-            room = usage.free - size
+            room = usage.free - size - core.promises.wanted
             if room > 0 and not to_evict(Usage(usage.total, room), marks):
                 return True
             if not attempt:

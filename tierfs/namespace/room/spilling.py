@@ -18,7 +18,6 @@ from tierfs.model import ObjectId
 from tierfs.namespace.content.data import COPY_BYTES, change_mode, copy_piece
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.nodes import LocalObject, Node
-from tierfs.namespace.tiers import FULL
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +48,16 @@ class Spilling:
                 del self._changing[obj.id]
                 self._less.set()
 
-    async def helps(self, obj: LocalObject, error: OSError) -> bool:
-        """Moves `obj` out if that is what a change that met `error` needs.
+    async def helps(self, obj: LocalObject) -> bool:
+        """Moves `obj` out, for which there is no room, if another change has not done so.
 
-        False: the shared tier was full, or the kernel writes to the file by itself.
+        False: the kernel writes to the file by itself. OSError: the shared tier is full, too, or
+        failed.
         """
         core = self._core
-        if error.errno not in FULL or core.store.spread.is_spilled(obj.id) or obj.live:
+        if core.store.spread.is_spilled(obj.id):
+            return True
+        if obj.live:
             return False
         node = core.tree.by_object.get(obj.id)
         if node is None:

@@ -147,13 +147,17 @@ class Room:
         core = self._core
         if await self._eviction.make(size):
             return True
-        if believing and await self._is_free(2 * size):
+        if believing and await self._is_free(2 * size) and await self.leaves(2 * size):
             return True
         return small and await core.local(core.store.reserve.give, size)
 
     async def _is_free(self, size: int) -> bool:
         _, free = await self._core.local(self._core.store.usage)
         return free >= size
+
+    async def leaves(self, size: int) -> bool:
+        """Whether `size` bytes more leave room for what the kernel writes by itself."""
+        return await self._eviction.leaves(size)
 
     def _can_come(self) -> int:
         """Bytes that can become free while the one that waits stays open.
@@ -187,11 +191,12 @@ class Room:
     async def with_room(self, size: int, small: bool, attempt: Callable[[], Awaitable[T]]) -> T:
         """What `attempt` answers, which takes `size` bytes; tried again when there may be room."""
         for tried in itertools.count():
-            try:
-                return await attempt()
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                if await self.find(size, small=small, tried=tried) is not Next.RETRY:
-                    raise
+            if small or await self.leaves(size):
+                try:
+                    return await attempt()
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+            if await self.find(size, small=small, tried=tried) is not Next.RETRY:
+                return await attempt()  # the drive may have what is promised to others
         raise AssertionError
