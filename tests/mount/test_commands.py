@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,6 +15,9 @@ import pytest
 
 from tests.harness import LoopDevice, Node, as_user, compare, frozen, immutable, wait_until
 from tests.harness.users import ALICE, BOB
+from tierfs.control import requests
+from tierfs.control.client import Refused, call
+from tierfs.control.discovery import LOG_NAME, session_directory
 
 MIB = 1 << 20
 
@@ -229,6 +233,38 @@ def test_users_do_not_see_names_behind_closed_directories(node: Node) -> None:
         denied = node.cli("ls", node.mount / "private", uid=BOB)
         assert denied.code == 1
         assert "secret-name" not in denied.out
+        for path in (node.mount / "private" / name for name in ("secret-name", "no-such-name")):
+            for command in ("flush", "locate"):
+                assert "permission denied" in node.cli(command, path, uid=BOB).err
+        assert stat.S_IMODE((session_directory(str(node.mount)) / LOG_NAME).stat().st_mode) == 0o600
+
+
+def test_users_reach_their_own_below_what_they_cannot_list(node: Node) -> None:
+    os.mkdir(node.mount / "users", 0o711)
+    own = node.mount / "users" / "alice"
+    own.mkdir()
+    os.chown(own, ALICE, ALICE)
+    as_user(lambda: (own / "f").write_bytes(b"x"), ALICE)
+    for words in (("flush", "--wait", own), ("ls", own), ("locate", own), ("locate", own / "f")):
+        result = node.cli(*words, uid=ALICE)
+        assert result.code == 0, (words, result.err)
+
+
+def test_a_link_upwards_does_not_show_another_directory(node: Node) -> None:
+    """The kernel, asked who may see it, would look at /usr/share; the answer is of the other."""
+    os.mkdir(node.mount / "share", 0o700)
+    (node.mount / "share" / "secret-name").write_bytes(b"x")
+    (node.mount / "link").symlink_to("/usr/bin")
+    path = f"{node.mount}/link/../share"
+
+    def answer(request: requests.Request) -> str:
+        try:
+            return str(call(str(node.mount), request))
+        except Refused as error:
+            return str(error)
+
+    for request in (requests.List(path=path), requests.Locate(path=f"{path}/secret-name")):
+        assert "not an absolute path" in as_user(lambda asked=request: answer(asked), BOB)
 
 
 def test_users_may_not_unmount_or_decide(node: Node) -> None:
@@ -238,6 +274,8 @@ def test_users_may_not_unmount_or_decide(node: Node) -> None:
         assert node.cli(*words, uid=ALICE).code != 0
         assert node.is_alive()
     assert node.cli("discard", node.mount / "f", uid=ALICE).code != 0
+    assert "only root" in node.cli("reload", node.mount, uid=ALICE).err
+    assert node.supervisor()["generation"] == 1
     assert (node.mount / "f").read_bytes() == b"x"
 
 

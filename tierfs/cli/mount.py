@@ -26,6 +26,10 @@ READY_TIMEOUT = 120.0
 
 _LOG_LIMIT = 16 * 1024 * 1024
 
+_UMASK = 0o077
+"""Of the daemon, whatever that of the caller is: its log names files that not everybody may see.
+What is for all gets its mode set."""
+
 
 class _Refused(TierfsError):
     """The daemon's own word why it does not mount; its log has no more to say."""
@@ -122,6 +126,7 @@ def _environment() -> dict[str, str]:
 
 def _become(command: list[str]) -> NoReturn:
     sys.stdout.flush()
+    os.umask(_UMASK)
     os.execve(command[0], command, _environment())
 
 
@@ -158,15 +163,22 @@ def _start(mountpoint: str, command: list[str], runtime: Path) -> subprocess.Pop
 def _make_runtime(runtime: Path) -> bool:
     """Make the runtime directory; whether it was not there before."""
     try:
-        runtime.parent.mkdir(mode=0o755, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            runtime.mkdir(mode=0o755)
-            return True
+        _make_public(runtime.parent)
+        return _make_public(runtime)
     except OSError as error:
         raise TierfsError(
             f"{error.filename}: {error.strerror}; mounting needs root (sudo tierfs mount …)"
         ) from None
-    return False
+
+
+def _make_public(directory: Path) -> bool:
+    """Make a directory that everybody may enter, whatever the umask; False: it was there."""
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        return False
+    directory.chmod(0o755)
+    return True
 
 
 def _spawn(command: list[str], log: Path, ready: int) -> subprocess.Popen[bytes]:
@@ -175,6 +187,7 @@ def _spawn(command: list[str], log: Path, ready: int) -> subprocess.Popen[bytes]
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.replace(log.with_suffix(".log.1"))
         sink = log.open("ab")
+        log.chmod(0o600)
     except OSError as error:
         raise TierfsError(f"{log}: {error.strerror}; mounting needs root") from None
     with sink:
@@ -186,6 +199,7 @@ def _spawn(command: list[str], log: Path, ready: int) -> subprocess.Popen[bytes]
             pass_fds=[ready],
             start_new_session=True,
             cwd="/",
+            umask=_UMASK,
             env=_environment(),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -31,8 +30,14 @@ def reload(mountpoint: str | None) -> None:
     """
     place, _ = find_mount(mountpoint)
     before = _state(place)
-    with contextlib.suppress(ProcessLookupError):
+    try:
         os.kill(before.pid, signal.SIGHUP)
+    except ProcessLookupError:
+        pass  # it ends just now: the wait below tells
+    except PermissionError:
+        raise TierfsError(
+            "reload: only root may hand a mount over (sudo tierfs reload …)"
+        ) from None
     after = _wait(place, before)
     if output.wants_json():
         output.emit({"mountpoint": place, "worker_pid": after.worker_pid})

@@ -76,15 +76,23 @@ async def only_visible(
     return shown, len(everything) - len(shown)
 
 
-async def may_see(path: str, peer: Peer, limiter: trio.CapacityLimiter) -> bool:
-    """Whether the caller may learn that `path` is there (see :func:`only_visible`)."""
+async def may_list(directory: str, peer: Peer, limiter: trio.CapacityLimiter) -> bool:
+    """Whether the caller may learn the names in `directory` (see :func:`only_visible`)."""
     if peer.is_root:
         return True
-    parent = os.path.dirname(path)
     found = await trio.to_thread.run_sync(
-        _listable, {parent}, peer, limiter=limiter, abandon_on_cancel=True
+        _listable, {directory}, peer, limiter=limiter, abandon_on_cancel=True
     )
-    return parent in found
+    return directory in found
+
+
+async def may_reach(path: str, peer: Peer, limiter: trio.CapacityLimiter) -> bool:
+    """Whether the caller may learn if there is something at `path`, whose name it has already."""
+    if peer.is_root:
+        return True
+    return await trio.to_thread.run_sync(
+        _reachable, path, peer, limiter=limiter, abandon_on_cancel=True
+    )
 
 
 async def opened_to_change(path: str, peer: Peer, limiter: trio.CapacityLimiter) -> tuple[int, int]:
@@ -180,6 +188,21 @@ def _listable(directories: set[str], peer: Peer) -> set[str]:
     def ask() -> set[str]:
         # With effective ids: faccessat2(2) then uses the file system ids as they are.
         return {d for d in directories if os.access(d, os.R_OK | os.X_OK, effective_ids=True)}
+
+    return _as_peer(peer, ask)
+
+
+def _reachable(path: str, peer: Peer) -> bool:
+    """Whether the directories on the way to `path` let the caller through."""
+
+    def ask() -> bool:
+        try:
+            os.lstat(path)
+        except PermissionError:
+            return False
+        except OSError:
+            pass  # not there, or its tier is ill: for the caller as for anybody
+        return True
 
     return _as_peer(peer, ask)
 

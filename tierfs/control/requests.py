@@ -7,6 +7,7 @@ seconds.
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -228,30 +229,49 @@ def from_message(message: dict[str, Any]) -> Request:
     if unknown := values.keys() - known.keys():
         raise ProtocolError(f"control socket: {kind.command}: unknown field {min(unknown)!r}")
     try:
-        return kind(**{name: _typed(str(known[name].type), v) for name, v in values.items()})
+        given = {name: _typed(str(known[name].type), v) for name, v in values.items()}
+        for path in (given.get("path"), *given.get("paths", ())):
+            _check_path(path)
+        return kind(**given)
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"control socket: {kind.command}: {error}") from None
 
 
-def _typed(annotation: str, value: object) -> object:
+def _check_path(path: str | None) -> None:
+    """Refuse what two readers could take for two files.
+
+    Whether the caller may see `path` is asked of the kernel, which follows symbolic links before
+    it goes up at a ``..``; the answer then goes by the names alone.
+    """
+    if path is None:
+        return
+    os.fsencode(path)  # UnicodeEncodeError is a ValueError: text that stands for no bytes
+    if not path.startswith("/") or os.path.normpath(path) != path:
+        raise ValueError(f"not an absolute path without '.', '..' and needless slashes: {path!r}")
+
+
+def _typed(annotation: str, value: object) -> Any:
     """`value` from JSON, checked against the few types that requests use."""
     ok: bool
     match annotation:
         case "bool":
             ok = isinstance(value, bool)
         case "str":
-            ok = isinstance(value, str) and "\0" not in value
+            ok = _is_text(value)
         case "float | None":
-            ok = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+            # a NaN is not at least 0
+            ok = value is None or (
+                isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+            )
         case "int | None":
             ok = value is None or (isinstance(value, int) and not isinstance(value, bool))
         case _:
-            ok = isinstance(value, list) and all(_is_path(item) for item in value)
+            ok = isinstance(value, list) and all(_is_text(item) for item in value)
             value = tuple(value) if isinstance(value, list) else value
     if not ok:
         raise ValueError(f"not a {annotation}: {value!r}")
     return value
 
 
-def _is_path(value: object) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value

@@ -7,7 +7,12 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tierfs.osio.processes import read_proc
+
 STATE_FILE = "supervisor.json"
+
+MODULE = b"tierfs.supervisor"
+"""How ``python -m`` names a supervisor in its command line."""
 
 STARTING, RUNNING, FAILED = "starting", "running", "failed"
 
@@ -47,10 +52,12 @@ def remove_state(directory: Path) -> None:
 
 
 def read_state(directory: Path) -> State | None:
-    """The state of the mount with runtime directory `directory`; None if it has no supervisor."""
+    """The state of the mount with runtime directory `directory`; None if it has no supervisor.
+
+    One that was killed leaves its file, and its number may be another process by now.
+    """
     try:
         state = State(**json.loads((directory / STATE_FILE).read_text(encoding="utf-8")))
-        os.kill(state.pid, 0)
     except (OSError, TypeError, ValueError):
         return None
-    return state
+    return state if MODULE in read_proc(f"/proc/{state.pid}/cmdline").split(b"\0") else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from tierfs.control import requests
-from tierfs.control.access import may_see, only_visible, opened_to_change
+from tierfs.control.access import may_list, only_visible, opened_to_change
 from tierfs.control.events import Waiting
 from tierfs.control.results import (
     HELD,
@@ -90,7 +90,7 @@ class CheckpointHandlers:
         return await self._known.below(node, request.path, peer), 0
 
     async def _directory(self, path: str, peer: Peer) -> Node:
-        if not await may_see(os.path.join(path, "."), peer, self._access):
+        if not await may_list(path, peer, self._access):
             raise TierfsError(f"{path}: permission denied")
         return directory_at(await self._report.find(path), path)
 

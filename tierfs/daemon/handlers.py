@@ -13,7 +13,7 @@ import trio
 
 import tierfs
 from tierfs.control import requests
-from tierfs.control.access import may_see, only_visible
+from tierfs.control.access import may_list, may_reach, only_visible
 from tierfs.control.results import (
     OPEN,
     Decided,
@@ -88,6 +88,8 @@ class Handlers:
     async def flush(
         self, request: requests.Flush, peer: Peer, send: Send
     ) -> tuple[FlushResult, int]:
+        for path in request.paths:
+            await self._check_reach(path, peer)
         if not request.wait:
             return await self._flushing.start(request.paths, peer), 0
         result = await self._flushing.wait(request.paths, request.timeout, peer, send)
@@ -253,7 +255,7 @@ class Handlers:
         if node.directory is None:
             name = os.path.basename(request.path)
             return ListResult(path=request.path, entries=(await self._list_entry(name, node),)), 0
-        if not await may_see(os.path.join(request.path, "."), peer, self._access):
+        if not await may_list(request.path, peer, self._access):
             raise TierfsError(f"{request.path}: permission denied")
         state = fs.tree.directories[node.directory]
         entries = []
@@ -298,16 +300,19 @@ class Handlers:
         if node.directory is None and node.shared is None:
             return None
         directory, name, _ = self._rooms.fs.lookup.shared_location(node)
-        below = os.path.join(places.path(directory), name)
+        below = os.path.join(places.path(directory), name).rstrip(b"/")
         return os.path.join(str(self._rooms.settings.shared), os.fsdecode(below))
 
     async def _node(self, path: str, peer: Peer) -> Node:
-        if not await may_see(path, peer, self._access):
-            raise TierfsError(f"{path}: permission denied")
+        await self._check_reach(path, peer)
         node = await self._report.find(path)
         if node is None:
             raise TierfsError(f"{path}: no such file or directory")
         return node
+
+    async def _check_reach(self, path: str, peer: Peer) -> None:
+        if not await may_reach(path, peer, self._access):
+            raise TierfsError(f"{path}: permission denied")
 
     # -- decisions on suspect, torn and stuck files ------------------------------------------------
 

@@ -10,7 +10,7 @@ import trio
 
 from tierfs.config import NO_PROFILE
 from tierfs.control import requests
-from tierfs.control.access import may_see, only_visible
+from tierfs.control.access import may_list, only_visible
 from tierfs.control.results import FileRules, ProfileResult, Writer
 from tierfs.control.server import Peer, Send
 from tierfs.daemon.checkpoints import directory_at
@@ -48,7 +48,7 @@ class Profiling:
     ) -> tuple[ProfileResult, int]:
         """Answers the request."""
         path = request.path
-        if not await may_see(os.path.join(path, "."), peer, self._access):
+        if not await may_list(path, peer, self._access):
             raise TierfsError(f"{path}: permission denied")
         node = directory_at(await self._report.find(path), path)
         name = os.fsencode(os.path.basename(path))

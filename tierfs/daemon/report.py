@@ -64,8 +64,8 @@ class Report:
 
     def path_of_directory(self, directory: ObjectId) -> str:
         """The absolute path of a known directory."""
-        names = self._fs.tree.path(directory)
-        return os.path.join(self._rooms.mountpoint, os.fsdecode(b"/".join(names)))
+        names = map(os.fsdecode, self._fs.tree.path(directory))
+        return os.path.join(self._rooms.mountpoint, *names)
 
     async def ops_under(self, path: str) -> list[Op]:
         """All pending ops under `path`, and whether they were issued there or moved there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,19 @@ class TestReadiness:
         self.start(tmp_path, self.script("os.write(ready, b'ok\\n')"))
         assert capsys.readouterr().out.startswith("/mnt/x: mounted (pid ")
         assert (tmp_path / "run" / "mnt-x" / "daemon.log").exists()
+
+    def test_what_is_for_all_and_what_is_not_whatever_the_umask(self, tmp_path: Path) -> None:
+        made = tmp_path / "run" / "mnt-x"
+        body = "os.close(os.open('made', os.O_CREAT)); os.write(ready, b'ok\\n')"
+        before = os.umask(0o027)
+        try:
+            self.start(tmp_path, self.script(f"os.chdir({str(made)!r}); {body}"))
+        finally:
+            os.umask(before)
+        modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (made.parent, made)}
+        assert set(modes.values()) == {0o755}
+        assert stat.S_IMODE((made / "daemon.log").stat().st_mode) == 0o600
+        assert stat.S_IMODE((made / "made").stat().st_mode) & 0o077 == 0
 
     def test_refused_leaves_nothing(self, tmp_path: Path) -> None:
         body = "os.write(ready, b'/nfs: squashes root\\n'); sys.exit(1)"

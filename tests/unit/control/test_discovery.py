@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.harness import wait_until
 from tierfs.control import discovery
 from tierfs.control.discovery import NoMount, Session, mount_id
+from tierfs.control.supervision import RUNNING, State, read_state, write_state
 
 SESSION = Session(
     mountpoint="/mnt/ckpt",
@@ -140,3 +145,15 @@ def test_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     mounted_at(monkeypatch, "/mnt/a")
     with pytest.raises(NoMount, match=r"/etc: not inside a tierfs mount \(mounted: /mnt/a\)"):
         discovery.find_mount("/etc")
+
+
+def test_a_supervisor_that_is_gone_is_none_whoever_has_its_number(tmp_path: Path) -> None:
+    state = State(pid=os.getpid(), worker_pid=1, state=RUNNING, generation=1, restarts=0, error="")
+    write_state(tmp_path, state)
+    assert read_state(tmp_path) is None
+    words = [sys.executable, "-c", "input()", "tierfs.supervisor"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        write_state(tmp_path, replace(state, pid=process.pid))
+        wait_until(lambda: read_state(tmp_path) is not None, "its command line")
+        process.communicate(b"\n")
+    assert read_state(tmp_path) is None

@@ -18,7 +18,7 @@ import trio.testing
 
 from tests.harness.waiting import wait_until
 from tierfs.control import access, client, discovery, requests
-from tierfs.control.access import may_see, only_visible
+from tierfs.control.access import may_list, may_reach, only_visible
 from tierfs.control.discovery import NoMount
 from tierfs.control.protocol import LINE_LIMIT, ProtocolError
 from tierfs.control.results import Decided, ListResult, Problem, Progress
@@ -306,8 +306,17 @@ class TestAccess:
     async def test_acl(self, tree: Path) -> None:
         target = tree / "acl"
         await trio.run_process(["setfacl", "-m", "u:1000:rx", target])
-        assert await may_see(str(target / "x"), Peer(1, 1000, 1000), trio.CapacityLimiter(1))
-        assert not await may_see(str(target / "x"), Peer(1, 1001, 1001), trio.CapacityLimiter(1))
+        assert await may_list(str(target), Peer(1, 1000, 1000), trio.CapacityLimiter(1))
+        assert not await may_list(str(target), Peer(1, 1001, 1001), trio.CapacityLimiter(1))
+
+    async def test_reach(self, tree: Path) -> None:
+        """A name that is known already needs no listing; one behind a closed door stays unknown."""
+        for name, expected in (
+            ("open/no", True), ("enter-only/no", True), ("list-only/no", False),
+            ("mine/below", False), ("mine/no", False),
+        ):  # fmt: skip
+            found = await may_reach(str(tree / name), Peer(1, 1001, 1001), trio.CapacityLimiter(1))
+            assert found is expected, name
 
     def test_this_process_stays_what_it_is(self, tree: Path) -> None:
         assert access._listable({str(tree / "mine")}, Peer(1, 65534, 65534)) == set()
