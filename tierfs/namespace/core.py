@@ -178,12 +178,12 @@ class Core(Tiers):
         known = self.tree.objects.get(directory)
         return known or self.add_object(Kind.DIRECTORY, Content.NONE, directory)
 
-    def _reopen(self, group: ObjectId, how: Reopen) -> None:
+    def _reopen(self, group: ObjectId, how: Reopen, number: int) -> None:
         state = self.tree.directories[group]
         assert state.parent is not None
         op, _ = self.issue(
             OpKind.REOPEN, self.directory_object(group), self.tree.directories[state.parent],
-            state.name, flags=how,
+            state.name, flags=how, number=number,
         )  # fmt: skip
         self.writeback.submit(op)
 
@@ -277,8 +277,9 @@ class Core(Tiers):
         fields: tuple[str, ...] = (),
         flags: int = 0,
         targets: tuple[ObjectId, ...] = (),
+        number: int = 0,
     ) -> tuple[Op, Ticket]:
-        """Issues an op: it is in the backlog and its row is posted; no await in between."""
+        """Issues an op, as the next `number` or that: in the backlog, its row posted; no await."""
         now = file_time_ns()
         self.writeback.pace.touch()
         self.announced.issued(kind, parent.id, obj.id)
@@ -288,7 +289,7 @@ class Core(Tiers):
         if kind in REPLACERS and (overwrites or self._has_shared(parent, name)):
             self.groups.replace_in(scope)
         op = Op(
-            row=self.journal.next_row(), number=self.journal.next_number(), kind=kind,
+            row=self.journal.next_row(), number=number or self.journal.next_number(), kind=kind,
             object=obj.id, parent=parent.id, name=name, timestamp_ns=now, state=state,
             changed_ns=0 if kind in UNTIMED else now, base_inode=base_inode,
             overwrites=overwrites, fields=fields, flags=flags, scope=scope,

@@ -90,7 +90,7 @@ class GroupTable:
         self.unlinkers = Unlinkers(backlog)
         self.changed: Callable[[Group], None] = lambda group: None
         self.drop_seal: Callable[[Op], object] = lambda op: None
-        self.reopen: Callable[[ObjectId, Reopen], None]
+        self.reopen: Callable[[ObjectId, Reopen, int], None]
         self.sealed: Callable[[ObjectId], None] = lambda directory: None
         self.last_removed: dict[ObjectId, frozenset[Name]] = {}
         self._groups: dict[ObjectId, Group] = {}
@@ -141,8 +141,17 @@ class GroupTable:
         ends = (op.scope, op.scope2) if op.scope2 else (op.scope,)
         op.unsealed = all(self.unsealed_in(scope) is not None for scope in ends)
         op.group = self.sealed_in(op.scope)
+        if op.group is not None and self._became_one_after(op.group, op.number):
+            op.group = None
         if op.kind in REMOVALS and (leaving := self.leaving(op.scope)) is not None:
             op.unsealed, op.group = False, leaving.id
+
+    def _became_one_after(self, sealed: ObjectId, number: int) -> bool:
+        """Whether a directory is renamed into place as a checkpoint by an op after `number`."""
+        return any(
+            op.kind is OpKind.RENAME and op.number > number and self.patterns.top(op.path2) is None
+            for op in self._backlog.ops_of_object(sealed)
+        )
 
     def leaving(self, scope: Iterable[ObjectId]) -> Group | None:
         """The finished checkpoint among `scope` that is being removed (finishing.py)."""
@@ -222,7 +231,7 @@ class GroupTable:
         if sealed is None or record is None or record.inode is None:
             return
         since = self._journal.next_number()
-        self.reopen(sealed, Reopen.LINKED)
+        self.reopen(sealed, Reopen.LINKED, since)
         made = self._journal.next_number()
         group = self._enlist(GroupRecord(sealed, made, older=record.inode), since)
         for op in list(self._backlog.under(sealed)):
@@ -246,13 +255,24 @@ class GroupTable:
         marker = any(op.parent == sealed and op.name in END_MARKERS for op in removed)
         if not marker and not self.unlinkers.killed(sealed):
             return False
-        since = self._journal.next_number()
-        self.reopen(sealed, Reopen.WHOLE)
+        since = self._before(sealed, removed)
+        self.reopen(sealed, Reopen.WHOLE, since)
         self._enlist(GroupRecord(sealed, self._journal.next_number()), since)
         for op in list(self._backlog.under(sealed)):
             self.note(op)
             self._backlog.update(op)
+        for op in removed:
+            self._backlog.release_hold(op)
         return True
+
+    def _before(self, sealed: ObjectId, removed: list[Op]) -> int:
+        """The number of a REOPEN that `removed` begin: what was issued since is in its generation.
+
+        It stands behind what gave the checkpoint its place.
+        """
+        first = min(op.number for op in removed if op.phase is not Phase.PUBLISHING)
+        placed = [op.number for op in self._backlog.ops_of_object(sealed)]
+        return max([first - 1, *placed])
 
     def enter(self, directory: ObjectId, process: int, *, wrote: bool = True) -> None:
         """`process` is about to write in `directory`, or to make a directory there.
@@ -279,7 +299,7 @@ class GroupTable:
                 group.writers.made(who)
             self._save(group)
         if again:
-            self.reopen(found, Reopen.UNLISTED)
+            self.reopen(found, Reopen.UNLISTED, self._journal.next_number())
             self._give_up_torn(group)
 
     def closed(self, directory: ObjectId, process: int) -> None:

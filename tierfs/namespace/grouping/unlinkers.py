@@ -19,7 +19,10 @@ class Unlinkers:
 
     def pending(self, sealed: ObjectId) -> list[Op]:
         """The UNLINKs that are pending in `sealed`."""
-        return [op for op in self._backlog.under(sealed) if op.kind is OpKind.UNLINK]
+        return [
+            op for op in self._backlog.under(sealed)
+            if op.kind is OpKind.UNLINK and op.group == sealed
+        ]  # fmt: skip
 
     def unlinks(self, sealed: ObjectId, process: Process) -> None:
         """`process` is about to unlink something in the checkpoint `sealed`."""

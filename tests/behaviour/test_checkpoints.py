@@ -1,0 +1,139 @@
+"""Checkpoints in which names are taken and given again while ops are pending: what is published."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.calls import Calls, OsCalls
+from tests.behaviour.direct import Direct
+
+Step = Callable[[Direct], object]
+NAMES = ("model.safetensors", "trainer_state.json")
+AT = "checkpoint-1"
+
+
+def made(at: str) -> Step:
+    """A directory that holds all files of a checkpoint."""
+
+    def step(direct: Direct) -> None:
+        direct.mkdir(at)
+        for name in NAMES:
+            direct.write_file(f"{at}/{name}", b"old")
+
+    return step
+
+
+def renamed(old: str, new: str) -> Step:
+    """A directory gets another name."""
+    return lambda direct: direct.rename(old, new)
+
+
+def removed(path: str) -> Step:
+    """A file goes."""
+    return lambda direct: direct.unlink(path)
+
+
+def written(path: str) -> Step:
+    """A file is made, or written anew."""
+    return lambda direct: direct.write_file(path, b"new")
+
+
+def put_into_place(path: str) -> Step:
+    """A file is written under another name and renamed."""
+
+    def step(direct: Direct) -> None:
+        direct.write_file(f"{path}.tmp", b"new")
+        direct.rename(f"{path}.tmp", path)
+
+    return step
+
+
+def sent(direct: Direct) -> None:
+    """Everything so far is committed; what follows is held back again."""
+    direct.settle()
+    flush(direct)
+    direct.restart(held=True)
+
+
+MARKER = f"{AT}/{NAMES[1]}"
+
+STORIES: dict[str, list[Step]] = {
+    "marker again, nothing sent": [
+        made("b"), renamed("b", AT), removed(MARKER), written(MARKER),
+    ],
+    "marker again": [made(AT), sent, removed(MARKER), written(MARKER)],
+    "marker put into place again": [made(AT), sent, removed(MARKER), put_into_place(MARKER)],
+    "marker put into place again, nothing sent": [
+        made("b"), renamed("b", AT), removed(MARKER), put_into_place(MARKER),
+    ],
+    "marker again before the rename": [
+        made("b"), sent, removed(f"b/{NAMES[1]}"), written(f"b/{NAMES[1]}"), renamed("b", AT),
+    ],
+    "marker again around the rename": [
+        made("b"), sent, removed(f"b/{NAMES[1]}"), renamed("b", AT), written(MARKER),
+    ],
+}  # fmt: skip
+
+
+def flush(direct: Direct) -> None:
+    """As `flush --wait`: what is whole is sealed, and the removals are made."""
+
+    async def seal() -> list[str]:
+        groups = direct.fs.core.groups
+        reasons = []
+        for group in groups:
+            verdict = await direct.fs.sealing.flush(group, frozenset())
+            if groups.get(group.id) is group and group.seal is None and verdict is not None:
+                reasons.append(verdict.reason)
+        return reasons
+
+    assert direct.run(seal) == []
+    direct.settle()
+
+
+def contents(calls: Calls) -> dict[str, bytes]:
+    """What is seen of the files."""
+    return {path: item.content for path, item in calls.tree().items()}
+
+
+class Looks:
+    """Looks at the shared tier before each call that may change it.
+
+    Attributes:
+        bad: what looked like a whole checkpoint and was none.
+    """
+
+    def __init__(self, shared: Path) -> None:
+        self._at = shared / AT
+        self.bad: list[str] = []
+
+    def __call__(self, step: str, _: tuple[object, ...]) -> None:
+        try:
+            there = set(os.listdir(self._at))
+        except FileNotFoundError:
+            return
+        if NAMES[1] in there and NAMES[0] not in there:
+            self.bad.append(f"before {step}: {sorted(there)}")
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_names_taken_and_given_again(make_direct: Callable[..., Direct], story: str) -> None:
+    """With a restart after each step in turn, and without: whole under its name, or not there."""
+    steps = STORIES[story]
+    for dies in range(len(steps) + 1):
+        direct = make_direct(held=True)
+        for index, step in enumerate(steps):
+            step(direct)
+            if index == dies:
+                direct.restart(held=True)
+        direct.system.hook = looks = Looks(direct.shared)
+        before = contents(direct)
+        direct.settle()
+        flush(direct)
+        direct.system.hook = None
+        assert contents(direct) == contents(OsCalls(direct.shared)) == before
+        assert looks.bad == [], f"restart after step {dies}"
