@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents and "[kernel" in item.name:
             item.add_marker(pytest.mark.mount)
+
+
+MOST_DESCRIPTORS = 50
+"""That the cases of this folder together may leave to the process; each of them once left four."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def descriptors() -> Iterator[None]:
+    """Whatever ends in the middle, what it had open is closed."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    left = len(os.listdir("/proc/self/fd")) - before
+    assert left <= MOST_DESCRIPTORS, f"{left} descriptors are left"
 
 
 @pytest.fixture(scope="session")

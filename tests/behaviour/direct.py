@@ -21,6 +21,7 @@ from typing import TypeVar
 import trio
 
 from tests.behaviour.calls import Calls
+from tests.behaviour.ending import close_all
 from tests.faults import FaultyOS
 from tierfs.config import Settings
 from tierfs.daemon.rooms import Rooms, build
@@ -125,6 +126,7 @@ class Direct(Calls):
                 self._ready.set()
                 await self._stop.wait()
                 nursery.cancel_scope.cancel()
+            close_all(self.fs)
 
     async def _write_back(self) -> None:
         await self._go.wait()

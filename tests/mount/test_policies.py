@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -159,22 +158,20 @@ def test_a_close_waits_for_the_commit_over_the_death_of_the_daemon(
     node.settings = {"policies": THROUGH}
     node.start("--bwlimit", "64K")
     (node.mount / "through").mkdir()
-    content = os.urandom(MIB)
-    found: list[bool] = []
-
-    def save() -> None:
-        (node.mount / "through" / "f").write_bytes(content)
-        found.append(_is(node.shared / "through" / "f", content))
-
-    saving = threading.Thread(target=save)
-    saving.start()
-    wait_until(lambda: node.status()["pending_files"] == 1, "the file to be on its way")
-    node.expected.append("killed by SIGKILL")
-    node.kill_worker()
-    assert saving.is_alive()
-    assert node.cli("set", node.mount, "bwlimit=off").code == 0
-    saving.join(60)
-    assert found == [True]
+    # a process of its own: what this one starts meanwhile would inherit the open file, and close it
+    code = (
+        "import os, sys, pathlib\nmount, shared = map(pathlib.Path, sys.argv[1:])\n"
+        "content = os.urandom(1 << 20)\nmount.write_bytes(content)\n"
+        "sys.exit(shared.read_bytes() != content)"
+    )
+    paths = (directory / "through" / "f" for directory in (node.mount, node.shared))
+    with subprocess.Popen([sys.executable, "-c", code, *paths]) as saving:
+        wait_until(lambda: node.status()["pending_files"] == 1, "the file to be on its way")
+        node.expected.append("killed by SIGKILL")
+        node.kill_worker()
+        assert saving.poll() is None
+        assert node.cli("set", node.mount, "bwlimit=off").code == 0
+        assert saving.wait(60) == 0
 
 
 def test_a_marker_may_be_closed_before_its_shards(make_node: Callable[..., Node]) -> None:
@@ -253,8 +250,7 @@ def test_a_data_set_comes_to_the_local_tier_behind_its_readers(
 
 
 def _copies(node: Node, content: bytes) -> int:
-    objects = (path for path in (node.local / "objects").glob("*/*") if path.is_file())
-    return sum(path.read_bytes() == content for path in objects)
+    return sum(found == content for found in _objects(node))
 
 
 def _refused(sets: Path) -> None:
@@ -440,4 +436,13 @@ def _content(directory: Path) -> dict[str, bytes]:
 
 
 def _local_bytes(node: Node) -> int:
-    return sum(path.stat().st_size for path in (node.local / "objects").glob("*/*"))
+    return sum(map(len, _objects(node)))
+
+
+def _objects(node: Node) -> list[bytes]:
+    """The contents on the local tier; what goes while it is looked through is gone."""
+    found = []
+    for path in (node.local / "objects").glob("*/*"):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            found.append(path.read_bytes())
+    return found

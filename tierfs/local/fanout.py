@@ -95,10 +95,12 @@ class FanOut:
             self._system.close("local.close", fd)
 
     def close(self) -> None:
-        """Close all descriptors."""
-        for fd in (*self._fds.values(), self._objects):
-            self._system.close("local.close", fd)
-        self._fds.clear()
+        """Close all descriptors; nothing the second time, when their numbers may be others'."""
+        held, self._objects = self._objects, -1
+        if held >= 0:
+            for fd in (*self._fds.values(), held):
+                self._system.close("local.close", fd)
+            self._fds.clear()
 
     def _make_neutral(self) -> None:
         # Objects have owners and modes of their own: nothing may be inherited from where the

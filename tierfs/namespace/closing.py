@@ -40,9 +40,10 @@ class Closing:
             await self._more.wait()
             self._more = trio.Event()
             await trio.sleep(GATHER_SECONDS)
-            await self._run_in_thread(self._close)
+            await self._run_in_thread(self.drain)
 
-    def _close(self) -> None:
+    def drain(self) -> None:
+        """Closes all that is to be closed, now. Blocking."""
         while self._fds:
             try:
                 self._os.close("behind.close", self._fds.pop())

@@ -73,9 +73,14 @@ class Publishing(Staging, Lookups):
                     fd = self.system.open_at(f"{staged.kind}.find", parent, candidate, os.O_PATH)
                 except FileNotFoundError:
                     continue
-                if self.system.fstat(f"{staged.kind}.stat", fd).st_ino == staged.inode:
+                found = False
+                try:
+                    found = self.system.fstat(f"{staged.kind}.stat", fd).st_ino == staged.inode
+                finally:
+                    if not found:
+                        self.system.close(f"{staged.kind}.close", fd)
+                if found:
                     return fd
-                self.system.close(f"{staged.kind}.close", fd)
         raise lost(staged)
 
     def _rename(self, staged: Staged, place: Place, directory: int, name: Name, flags: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +17,21 @@ from tierfs.osio import OS
 CONTENT = b"content"
 
 
+_opened: list[int] = []
+
+
 @pytest.fixture
-def other_side(directory: Path) -> Path:
+def other_side(directory: Path) -> Iterator[Path]:
     path = directory.with_name("other")
     (path / "objects").mkdir(parents=True, exist_ok=True)
-    return path
+    yield path
+    while _opened:
+        os.close(_opened.pop())
 
 
 def attached(store: ObjectStore, other_side: Path) -> ObjectStore:
-    store.spread.attach(os.open(other_side, os.O_RDONLY | os.O_DIRECTORY))
+    _opened.append(os.open(other_side, os.O_RDONLY | os.O_DIRECTORY))
+    store.spread.attach(_opened[-1])
     return store
 
 
