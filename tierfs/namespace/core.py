@@ -1,4 +1,7 @@
-"""What all modules of the namespace share: the rooms below, threads, and the issue of ops."""
+"""What all modules of the namespace share: the rooms below, and the issue of ops.
+
+Its calls on the two tiers are in `tiers`, what it knows of objects in `objects`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ from tierfs.journal import (
     SaveOp,
     SaveRequest,
     Ticket,
-    TouchClean,
 )
 from tierfs.local import ObjectStore
 from tierfs.model import (
@@ -32,7 +34,6 @@ from tierfs.model import (
     REMOVALS,
     ROOT,
     DirectoryRecord,
-    Kind,
     Name,
     ObjectId,
     ObjectRecord,
@@ -41,15 +42,15 @@ from tierfs.model import (
     OpState,
     Phase,
     Reopen,
-    new_object_id,
 )
 from tierfs.namespace.clock import SETTLE_SECONDS, file_time_ns
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.direct import Direct, NoDirect
 from tierfs.namespace.grouping.table import GroupTable
+from tierfs.namespace.objects import Objects
 from tierfs.namespace.outage.announced import Announced
 from tierfs.namespace.outage.calls import SharedCalls
-from tierfs.namespace.overlay.links import LINKS, Links, changing
+from tierfs.namespace.overlay.links import LINKS, Links
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.namespace.overlay.tree import Tree
 from tierfs.namespace.requests import current
@@ -57,7 +58,7 @@ from tierfs.namespace.restart.memory import Memory
 from tierfs.namespace.room.pins import Pins
 from tierfs.namespace.settings import NamespaceSettings
 from tierfs.namespace.signal import Signal
-from tierfs.namespace.tiers import Tiers, WithRoom, never_lost, without_room
+from tierfs.namespace.tiers import WithRoom, never_lost, without_room
 from tierfs.order import Backlog
 from tierfs.osio import OS
 from tierfs.policies import Policies, Policy, PolicyKind
@@ -78,7 +79,7 @@ REPLACERS = frozenset({OpKind.RENAME, OpKind.LINK, OpKind.SYMLINK})
 """Ops that give a name to something else at once; a PUT does so when it is closed."""
 
 
-class Core(Tiers):
+class Core(Objects):
     """The rooms below the namespace, and the few steps that every change of a name takes.
 
     Attributes:
@@ -147,37 +148,6 @@ class Core(Tiers):
         journal.before_post = self.memory.flush
         self.writeback: WriteBack
 
-    def linking(self, obj: LocalObject) -> Op | None:
-        """An op that may just be changing how many names the committed version of `obj` has."""
-        ops = changing(obj, self.backlog.ops_of_object(obj.id))
-        return next((op for op in ops if op.phase is Phase.PUBLISHING), None)
-
-    # -- objects -------------------------------------------------------------------------------
-
-    def add_object(self, kind: Kind, content: Content, id_: ObjectId | None = None) -> LocalObject:
-        """A new object; its files, if it has any, are made by the caller."""
-        obj = LocalObject(id_ or new_object_id(), kind, content)
-        self.tree.objects[obj.id] = obj
-        return obj
-
-    def object_of(self, node: Node) -> LocalObject:
-        """The object that ops on `node` name; a reference when it has none yet."""
-        if node.object is None:
-            # ops on a directory may have come before the kernel knew it (again)
-            known = self.tree.objects.get(node.directory) if node.directory is not None else None
-            obj = known or self.add_object(node.kind, Content.NONE, node.directory)
-            self.tree.switch_object(node, obj)
-            return obj
-        return node.object
-
-    def directory_object(self, directory: ObjectId) -> LocalObject:
-        """The object that ops on a known directory name; a reference when it has none yet."""
-        node = self.tree.by_object.get(directory)
-        if node is not None:
-            return self.object_of(node)
-        known = self.tree.objects.get(directory)
-        return known or self.add_object(Kind.DIRECTORY, Content.NONE, directory)
-
     def _reopen(self, group: ObjectId, how: Reopen, number: int) -> None:
         state = self.tree.directories[group]
         assert state.parent is not None
@@ -186,68 +156,6 @@ class Core(Tiers):
             state.name, flags=how, number=number,
         )  # fmt: skip
         self.writeback.submit(op)
-
-    async def dispose(self, obj: LocalObject) -> None:
-        """Removes the files of an object that no name, handle or op needs."""
-        try:
-            await self.close_files(obj)
-            if obj.content is not Content.NONE and not obj.clean:
-                # first its rows: a kill in between must not leave an op without its object
-                await self.journal.post().written()
-                if obj.id in self.store.spread.published:
-                    await self._unlink_published(obj)
-                await self.of_object(obj.id, self.store.remove, obj.id)
-                self.freed.tell()
-        finally:
-            if (removed := self.doomed.pop(obj.id, None)) is not None:
-                removed.set()
-
-    async def _unlink_published(self, obj: LocalObject) -> None:
-        """The spilled file of `obj` keeps its final name alone: no change of an application."""
-        ctimes = await self.on_shared(self.store.spread.remove_published, obj.id)
-        for inode, before, after in ctimes:
-            node = self.tree.by_shared.get(inode)
-            if node is not None and node.ctimes is not None and node.ctimes[0] == before:
-                node.ctimes = (after, node.ctimes[1])
-
-    async def close_files(self, obj: LocalObject) -> None:
-        """Closes the descriptors of `obj`; one that is read-only some moments later."""
-        read_fd, write_fd = obj.fd, obj.write_fd
-        obj.fd = obj.write_fd = -1
-        if read_fd >= 0:
-            spilled = self.store.spread.is_spilled(obj.id)
-            (self.closing_shared if spilled else self.closing).add(read_fd)
-        if write_fd >= 0:  # a lease is refused as long as it is open
-            await self.of_object(obj.id, self.os.close, "object.close", write_fd)
-
-    def touch_clean(self, inode: int) -> None:
-        """The clean copy of shared inode `inode` was used just now."""
-        self.journal.post(TouchClean(inode, time.time_ns()))
-
-    @contextmanager
-    def holding(self, obj: LocalObject) -> Iterator[None]:
-        """Keeps the files of `obj` over an await, whatever is committed meanwhile."""
-        obj.pending += 1
-        try:
-            yield
-        finally:
-            obj.pending -= 1
-            if not obj.pending:
-                self.spare.append(obj)
-
-    def unused(self, obj: LocalObject) -> bool:
-        """Whether nothing needs `obj` any more; if so it is taken out of the tree."""
-        if obj.pending or obj.users or self.tree.objects.get(obj.id) is not obj:
-            return False
-        node = self.tree.by_object.get(obj.id)
-        if node is not None and node.object is obj:
-            if node.shared is None and (node.lookups or node.handles):
-                return False  # unlinked, and the kernel still asks for it
-            self.tree.switch_object(node, None)
-        self.tree.objects.pop(obj.id, None)
-        if obj.kind is Kind.DIRECTORY and obj.content is not Content.NONE:
-            self.doomed[obj.id] = trio.Event()
-        return True
 
     @contextmanager
     def step(self, *, later: bool = False) -> Iterator[None]:
