@@ -153,6 +153,47 @@ def test_torn_file_is_accepted_or_discarded(node: Node, decision: str) -> None:
     assert (node.shared / "model.pt").read_bytes() == want
 
 
+def tear(path: Path) -> None:
+    """A writer of `path` is killed in the middle; returns when it has been closed."""
+    code = f"import os; f = open({str(path)!r}, 'wb'); f.write(b'half'); f.flush(); os.abort()"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGABRT
+
+
+def test_a_torn_file_that_is_only_opened_stays_torn(node: Node) -> None:
+    """Who opens it for writing and changes nothing has decided nothing."""
+    tear(node.mount / "model.pt")
+    wait_until(lambda: node.status()["stuck"], "the torn file to be reported")
+    os.close(os.open(node.mount / "model.pt", os.O_RDWR))
+    assert node.flush().code == 3
+    assert not (node.shared / "model.pt").exists()
+
+
+def test_a_torn_file_that_is_gone_holds_nothing(node: Node) -> None:
+    """As SQLite does with the journal of a writer that was killed: opened, then removed."""
+    names = [node.mount / name for name in ("unlinked", "open", "changed", "replaced", "again")]
+    for name in names:
+        tear(name)
+    wait_until(lambda: len(node.status()["stuck"]) == len(names), "them to be reported")
+    for name in names:
+        fd = os.open(name, os.O_RDWR)
+        if name.name == "changed":
+            os.write(fd, b"H")
+            os.fsync(fd)
+        if name.name == "open":
+            name.unlink()
+        os.close(fd)
+        if name.name == "replaced":
+            (node.mount / "new").write_bytes(b"whole")
+            (node.mount / "new").rename(name)
+        elif name.name != "open":
+            name.unlink()
+    tear(node.mount / "again")
+    (node.mount / "again").unlink()
+    node.settle()
+    compare(node.mount, node.shared)
+    assert os.listdir(node.mount) == ["replaced"]
+
+
 @pytest.fixture
 def device(make_device: Callable[..., LoopDevice]) -> LoopDevice:
     """A shared tier that can be frozen, so that a backlog stays a backlog."""

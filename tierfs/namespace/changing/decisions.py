@@ -1,4 +1,4 @@
-"""What an operator decides of a file that is not committed by itself: accept or discard."""
+"""Files that are not committed by themselves: accepted, discarded, or gone with their name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,25 @@ import errno
 import os
 
 from tierfs.journal import SaveOp
-from tierfs.model import Op, OpState
+from tierfs.model import Mark, Op, OpKind, OpState
 from tierfs.namespace.core import Core
+
+UNDECIDED = (Mark.TORN, Mark.SUSPECT)
+"""Not sent until somebody says so."""
+
+
+def take_back(core: Core, op: Op) -> None:
+    """`op` made a name that goes now, or becomes another's; nothing waits for it.
+
+    Older versions of the name that nobody has decided about go with it: what takes the name away
+    would wait for them without end.
+    """
+    core.drop_op(op)
+    while (old := core.backlog.of_name(op.parent, op.name)) is not None:
+        if old.kind is not OpKind.PUT or old.mark not in UNDECIDED or not core.droppable(old):
+            return
+        core.drop_op(old)
+        core.spare.append(core.tree.objects[old.object])
 
 
 class Decisions:

@@ -10,7 +10,7 @@ import errno
 import os
 
 from tierfs.model import Kind, Name, Op, OpKind, OpState, Phase
-from tierfs.namespace.changing.decisions import Decisions
+from tierfs.namespace.changing.decisions import Decisions, take_back
 from tierfs.namespace.changing.exchange import End, Exchanges
 from tierfs.namespace.changing.making import Making
 from tierfs.namespace.clock import file_time_ns
@@ -165,7 +165,7 @@ class Names(Making):
             mine = (op.parent, op.name) == (state.id, name)
             makes = op.kind in MAKES
             if mine and makes and core.droppable(op):
-                core.drop_op(op)
+                take_back(core, op)
         node.names.discard((state.id, name))
         node.linked_ns = file_time_ns()
         if node.object is not None:

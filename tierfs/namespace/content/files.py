@@ -442,6 +442,9 @@ class Files:
             return
         self.number(op, attributes)
         op.state = OpState.PENDING
+        before = obj.supersedes
+        if before is not None and before.mark in (Mark.TORN, Mark.SUSPECT):
+            op.mark, op.error = before.mark, before.error  # it still has what was not decided
         core.backlog.update(op)
         core.journal.post(SaveOp(op))
         core.writeback.submit(op)
