@@ -3,7 +3,7 @@
 from tierfs.capacity.backlog import Limits, Turns, Waiting
 from tierfs.capacity.expected import Expectations
 from tierfs.capacity.full import Full, Next, what_now
-from tierfs.capacity.promises import Promises
+from tierfs.capacity.promises import Promises, Written
 from tierfs.capacity.watermarks import Marks, Usage, fits, to_evict
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Turns",
     "Usage",
     "Waiting",
+    "Written",
     "fits",
     "to_evict",
     "what_now",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tierfs.capacity.watermarks import Usage
 
@@ -17,34 +18,46 @@ FASTEST = 32 << 30
 GROWTH = 1.5
 """A file that exceeds what was expected of it is expected to become so much larger than it is."""
 
+AHEAD = 8 << 30
+"""XFS allocates as much again behind the end of a file that grows, up to so many bytes, and takes
+it back when the file is closed."""
+
 SOONEST = 0.05
 LATEST = 0.5
 """Seconds between two looks, while files with a promise are open: by how much room is left."""
 
 
+class Written(NamedTuple):
+    """A file that is being written: its size, and the bytes that it takes on the drive."""
+
+    size: int
+    taken: int
+
+
 @dataclass(slots=True)
 class _Promise:
-    """`shared`: it began with content, which may share its blocks with another version."""
+    """`room`: what the file may come to take; `shared`: it began with content, which may share its
+    blocks with another version."""
 
     expected: int
+    room: int
     shared: bool
-    seen: int = 0
+    taken: int = 0
 
     @property
     def rest(self) -> int:
-        return self.expected if self.shared else max(0, self.expected - self.seen)
-
-    def grow(self, size: int) -> None:
-        self.seen = size
-        if size > self.expected:
-            self.expected = int(size * GROWTH)
+        return self.room if self.shared else max(0, self.room - self.taken)
 
 
 class Promises:
-    """What is promised, by number of the node. `share`: of the tier, kept free besides."""
+    """What is promised, by number of the node.
 
-    def __init__(self, share: float) -> None:
+    `share`: of the tier, kept free besides. `ahead`: see AHEAD.
+    """
+
+    def __init__(self, share: float, ahead: int = AHEAD) -> None:
         self._share = share
+        self._ahead = ahead
         self._given: dict[int, _Promise] = {}
         self._open = 0
         self._ended = 0
@@ -64,14 +77,24 @@ class Promises:
     def _kept(self) -> int:
         return 0 if self._usage is None else int(self._usage.total * self._share)
 
-    def looked(self, usage: Usage, sizes: Mapping[int, int], share: float, now: float) -> None:
-        """What the drive said just now, `now` (seconds), and the present `sizes` of the files."""
+    def looked(self, usage: Usage, files: Mapping[int, Written], share: float, now: float) -> None:
+        """What the drive said just now, `now` (seconds), of itself and of the open files."""
         self._share, self._at = share, now
         self._usage, self._ended = usage, 0
         for number, promise in self._given.items():
-            if number in sizes:
-                promise.grow(sizes[number])
+            if number in files:
+                self._grow(promise, files[number])
         self._open = sum(promise.rest for promise in self._given.values())
+
+    def _grow(self, promise: _Promise, file: Written) -> None:
+        promise.taken = file.taken
+        if file.size > promise.expected:
+            promise.expected = int(file.size * GROWTH)
+            promise.room = self.room(promise.expected)
+
+    def room(self, size: int) -> int:
+        """Bytes that a file of `size` bytes takes at the most while it is written."""
+        return size + min(size, self._ahead)
 
     def numbers(self) -> list[int]:
         """The open files that have a promise."""
@@ -81,13 +104,13 @@ class Promises:
         """Whether `number` has one."""
         return number in self._given
 
-    def missing(self, size: int) -> int:
-        """Bytes that had to become free, as of the last look, before `size` can be promised."""
-        return 0 if self._usage is None else max(0, size + self.wanted - self._usage.free)
+    def missing(self, room: int) -> int:
+        """Bytes that had to become free, as of the last look, before `room` can be promised."""
+        return 0 if self._usage is None else max(0, room + self.wanted - self._usage.free)
 
-    def is_ample(self, size: int, now: float) -> bool:
-        """Whether `size` can be promised whatever was written since the last look."""
-        return self.missing(size + self._doubt(now)) == 0
+    def is_ample(self, room: int, now: float) -> bool:
+        """Whether `room` can be promised whatever was written since the last look."""
+        return self.missing(room + self._doubt(now)) == 0
 
     def leaves(self, size: int) -> bool:
         """Whether another one's `size` bytes leave what is promised, as of the last look."""
@@ -112,7 +135,8 @@ class Promises:
         Of content that it shares with another version every byte that is written again takes
         room, and nobody can tell which: all of it is kept.
         """
-        self._given[number] = promise = _Promise(max(expected, size), size > 0)
+        expected = max(expected, size)
+        self._given[number] = promise = _Promise(expected, self.room(expected), size > 0)
         self._open += promise.rest
 
     def over(self, number: int, size: int) -> None:
@@ -120,4 +144,4 @@ class Promises:
         promise = self._given.pop(number, None)
         if promise is not None:
             self._open -= promise.rest
-            self._ended += size if promise.shared else max(0, size - promise.seen)
+            self._ended += size if promise.shared else max(0, size - promise.taken)

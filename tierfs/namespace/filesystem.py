@@ -62,7 +62,7 @@ class FileSystem:
         self.virtual = Virtual(core, local)
         self.tree = core.tree
         self.watchdog = Watchdog(core.tree)
-        self.eviction = Eviction(core, lambda numbers: self.files.sizes(numbers))
+        self.eviction = Eviction(core, lambda numbers: self.files.written_of(numbers))
         self.chores = Chores(core, self.eviction.drop)
         self.lookup = Lookup(core)
         self.inheritance = Inheritance(core, self.lookup)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
+from tierfs.capacity import Written
 from tierfs.journal import SaveClean, SaveOp
 from tierfs.model import (
     Attributes,
@@ -28,7 +29,7 @@ from tierfs.model import (
 )
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.content.data import Data
-from tierfs.namespace.content.opening import Opening, check_descriptors, size_of
+from tierfs.namespace.content.opening import Opening, check_descriptors, written
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.finding.lookup import Lookup
@@ -82,13 +83,13 @@ class Files:
         except KeyError:
             raise OSError(errno.EBADF, "no such open file", str(number)) from None
 
-    def sizes(self, numbers: Iterable[int]) -> dict[int, int]:
-        """The present sizes of those nodes of `numbers` whose files are open."""
+    def written_of(self, numbers: Iterable[int]) -> dict[int, Written]:
+        """How the open files of those nodes of `numbers` are now that have one."""
         found = {}
         for number in numbers:
             node = self._core.tree.nodes.get(number)
             if node is not None and node.object is not None:
-                found[number] = size_of(self._core, node.object)
+                found[number] = written(self._core, node.object)
         return found
 
     # -- open ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+from tierfs.capacity import Written
 from tierfs.health import is_failure
 from tierfs.journal import SaveOp
 from tierfs.model import (
@@ -290,13 +291,13 @@ class Opening:
         core, obj = self._core, handle.object
         path = core.tree.path_of(handle.node)
         expected = core.expected.otherwise if path is None else core.expected.of(path)
-        return expected, 0 if obj is None or handle.born is not None else size_of(core, obj)
+        return expected, 0 if obj is None or handle.born is not None else written(core, obj).size
 
     def let_go(self, handle: Handle) -> None:
         """The kernel has closed `handle`."""
         node = handle.node
         if handle.object is not None and not any(each.writable for each in node.handles):
-            self._core.promises.over(node.ino, size_of(self._core, handle.object))
+            self._core.promises.over(node.ino, written(self._core, handle.object).size)
         if handle.granted:
             handle.granted = False
             node.opened -= 1
@@ -325,10 +326,13 @@ def check_descriptors(handles: int) -> None:
         raise OSError(errno.EMFILE, "the daemon has too many open files")
 
 
-def size_of(core: Core, obj: LocalObject) -> int:
-    """The size of an object with open files, as the kernel has it in memory."""
+def written(core: Core, obj: LocalObject) -> Written:
+    """How an object with open files is now, as the kernel has it in memory."""
     fd = obj.fd if obj.fd >= 0 else obj.write_fd
-    return core.os.fstat("room.size", fd).st_size if fd >= 0 else 0
+    if fd < 0:
+        return Written(0, 0)
+    st = core.os.fstat("room.size", fd)
+    return Written(st.st_size, st.st_blocks * 512)
 
 
 def is_in_place(obj: LocalObject) -> bool:

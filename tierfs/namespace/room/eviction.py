@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from tierfs.capacity import Marks, Usage, to_evict
+from tierfs.capacity import Marks, Usage, Written, to_evict
 from tierfs.config import reserve_bytes
 from tierfs.journal import DropClean, TouchClean
 from tierfs.local import ObjectStore
@@ -32,10 +32,10 @@ class Eviction:
         in_use: bytes of clean copies that could not go at the last look, as somebody had them.
     """
 
-    def __init__(self, core: Core, sizes: Callable[[list[int]], Mapping[int, int]]) -> None:
-        """`sizes`: the present ones of open files, by number."""
+    def __init__(self, core: Core, written: Callable[[list[int]], Mapping[int, Written]]) -> None:
+        """`written`: how the open files are now, by number of their node."""
         self._core = core
-        self._sizes = sizes
+        self._written = written
         self._busy = trio.StrictFIFOLock()
         self._wanted = trio.Event()
         self.evicted_files = 0
@@ -90,7 +90,8 @@ class Eviction:
 
         It has `size` bytes now and is `expected` to have so many. If so it has its promise.
         """
-        promises, need = self._core.promises, max(expected, size)
+        promises = self._core.promises
+        need = promises.room(max(expected, size))
         if self._core.store.spread.only_far:
             return False
         if not promises.is_ample(need, time.monotonic()):
@@ -140,8 +141,8 @@ class Eviction:
         core = self._core
         now = time.monotonic()
         usage = Usage(*await core.local(core.store.usage))
-        sizes = self._sizes(core.promises.numbers())
-        core.promises.looked(usage, sizes, core.settings.reserve, now)
+        files = self._written(core.promises.numbers())
+        core.promises.looked(usage, files, core.settings.reserve, now)
         core.expected.otherwise = core.settings.expect_bytes
         return usage
 
