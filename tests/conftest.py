@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,9 @@ def make_node(
         return node
 
     yield make
-    for node in nodes:
-        node.close()
+    with ExitStack() as stack:  # each of them, also when one does not end
+        for node in nodes:
+            stack.callback(node.close)
     unexpected = [f"{node.name}: {line}" for node in nodes for line in node.unexpected()]
     for node in nodes:
         _keep_log(node, request)

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tests.harness.waiting import wait_until
-from tierfs.control.discovery import session_directory
+from tierfs.control import requests
+from tierfs.control.client import call
+from tierfs.control.discovery import find_mount, session_directory
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -130,14 +132,14 @@ class Node:
 
     def settle(self, *paths: str | Path, timeout: float = 60.0) -> None:
         """Flush and require that everything is committed."""
-        result = self.flush(*paths, timeout=timeout)
-        assert result.code == 0, f"flush: {result.code}\n{result.out}{result.err}"
+        wanted = tuple(find_mount(str(path))[1] for path in paths or (self.mount,))
+        request = requests.Flush(paths=wanted, wait=True, timeout=timeout)
+        result, code = call(str(self.mount), request, silence=timeout + 30)
+        assert code == 0, f"flush: {code}\n{result}"
 
     def status(self) -> dict[str, Any]:
-        """`tierfs status --json` of this mount."""
-        result = self.cli("status", self.mount, "--json")
-        assert result.code == 0, result.err
-        return dict(result.json)
+        """What `tierfs status --json` prints of this mount."""
+        return call(str(self.mount), requests.Status(), silence=120)[0]
 
     def is_mounted(self) -> bool:
         """Whether anything is mounted at the mount point, dead or alive."""
