@@ -84,7 +84,7 @@ class FileSystem:
         self.files = PolicedFiles(
             core, self.lookup, self.data, opening, self.inheritance, self.drive, self.settling.add
         )
-        self.snapshots = Snapshots(core, self.lookup, self.data, opening, self.files.number)
+        self.snapshots = Snapshots(core, self.lookup, self.data, opening, self.files.ending.number)
         self.files.commit = self.drive.and_commit(self.snapshots.commit)
         self.long_open = LongOpen(core, self.data, self.snapshots)
         self.listings = Listings(core, self.lookup, self.forget)

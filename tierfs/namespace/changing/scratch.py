@@ -55,14 +55,14 @@ class Scratch:
         if obj.writers or obj.settling:
             obj.dirty = True
         else:
-            self._files.number(obj.put, attributes)
+            self._files.ending.number(obj.put, attributes)
             core.journal.post(SaveOp(obj.put))
 
     async def sent(self, node: Node, obj: LocalObject) -> None:
         """Its new path stands: it goes, unless it is open."""
         async with node.lock:
             if not obj.writers and not obj.settling:
-                await self._files.written(node, obj)
+                await self._files.ending.written(node, obj)
 
     def stay(self, node: Node, obj: LocalObject) -> None:
         """What `leave` did is undone: it got no other path."""

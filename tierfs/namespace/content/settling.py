@@ -61,7 +61,7 @@ class Settling:
         node, since = self._waiting[obj]
         mapped = trio.current_time() - since > MAPPED_SECONDS
         try:
-            over = await files.settle(node, obj, mapped=mapped)
+            over = await files.ending.settle(node, obj, mapped=mapped)
         except OSError as error:
             # not known to be over, so it is not; it stays open for writing
             log.warning("a closed file may still be written to: %s", error)
