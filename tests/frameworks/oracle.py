@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.harness import LoopDevice, frozen
+from tests.harness.looking import Looking
 
 HERE = Path(__file__).parent
 
 
-class Oracle:
+class Oracle(Looking):
     """Judges a frozen copy of the shared tier again and again.
 
     The device is frozen while it is copied: what the oracle sees is a state that really was, so a
@@ -28,47 +27,31 @@ class Oracle:
     """
 
     def __init__(self, python: str, script: Path, device: LoopDevice, copies: Path) -> None:
+        super().__init__()
         self._device = device
         self._copies = copies
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="oracle", daemon=True)
         self._process = subprocess.Popen(
             [python, HERE / "oracle_loop.py", script, "2"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._failure: BaseException | None = None
         self.looks = 0
         self.complete = 0
         self.bad: list[str] = []
 
     def __enter__(self) -> Self:
         self._copies.mkdir(parents=True, exist_ok=True)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._process.communicate()
-        if self._failure is not None and exc is None:
-            raise self._failure
-
-    def _watch(self) -> None:
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         try:
-            while not self._stop.wait(0.1):
-                self._look()
-            self._look()
-        except BaseException as error:
-            self._failure = error
+            super().__exit__(kind, failure, trace)
+        finally:
+            self._process.communicate()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """One snapshot, judged."""
         copy = self._copies / f"snapshot-{self.looks}"
         with frozen(self._device):
             shutil.copytree(

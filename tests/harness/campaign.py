@@ -9,20 +9,19 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from tests.harness import jobs
 from tests.harness.devices import LoopDevice, frozen
+from tests.harness.looking import Looking
 from tests.harness.node import Node
 from tests.harness.waiting import wait_until
 
 
-class Watch:
+class Watch(Looking):
     """Looks at the frozen shared tier again and again, as loaders of other nodes would.
 
     Attributes:
@@ -31,37 +30,15 @@ class Watch:
         steps: of each kind the last step that could be resumed from.
     """
 
+    pause = 0.03
+
     def __init__(self, device: LoopDevice, kinds: Iterable[jobs.Kind]) -> None:
+        super().__init__()
         self._device = device
         self._kinds = tuple(kinds)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="watch", daemon=True)
-        self._failure: BaseException | None = None
         self.looks = 0
         self.bad: list[str] = []
         self.steps: dict[str, int] = {}
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        if self._failure is not None and exc is None:
-            raise self._failure
-
-    def _loop(self) -> None:
-        try:
-            while not self._over.wait(0.03):
-                self.look()
-        except BaseException as error:
-            self._failure = error
 
     def look(self) -> None:
         """One look at all runs, as they are at one instant."""
@@ -119,12 +96,7 @@ class Campaign:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for trial in self._trials.values():
             trial.process.kill()
             trial.process.communicate()

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.harness.devices import mount_points
@@ -38,12 +37,7 @@ class FaultyTier:
         self.mount()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.heal()
         self.unmount()
         self._rules_file.unlink(missing_ok=True)

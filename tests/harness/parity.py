@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,3 +86,10 @@ def _compare_reader(seen: Path, shared: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+def names(path: Path) -> list[str]:
+    """Sorted listing without `.` and `..`, failing on duplicates."""
+    listed = os.listdir(path)
+    assert len(listed) == len(set(listed)), f"duplicates in {listed}"
+    return sorted(listed)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tierfs.config.nearest import nearest
+from tierfs.config.tables import parse_tables
 
 NO_PROFILE = "none"
 PROFILE_NAMES = (
@@ -19,7 +22,6 @@ PROFILE_NAMES = (
     "others",
     NO_PROFILE,
 )
-_KEYS = ("pattern", "profile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +43,11 @@ def parse_groups(value: object) -> tuple[GroupRule, ...]:
     Raises:
         ValueError: with the rule that `value` breaks.
     """
-    if not isinstance(value, list | tuple):
-        raise ValueError("must be [[groups]] tables with pattern and profile")
-    return tuple(_parsed(number, entry) for number, entry in enumerate(value, start=1))
+    return parse_tables(value, "groups", GroupRule, _parsed, required=("pattern", "profile"))
 
 
-def _parsed(number: int, entry: object) -> GroupRule:
-    if isinstance(entry, GroupRule):
-        entry = {"pattern": entry.pattern, "profile": entry.profile}
-    if not isinstance(entry, dict):
-        raise ValueError(f"entry {number} must be a table with pattern and profile")
-    for key in entry:
-        if key not in _KEYS:
-            raise ValueError(f"entry {number}: unknown key {key!r}{nearest(key, _KEYS)}")
-    if missing := [key for key in _KEYS if key not in entry]:
-        raise ValueError(f"entry {number}: {missing[0]} is not set")
-    return GroupRule(_pattern(number, entry["pattern"]), _profile(number, entry["profile"]))
+def _parsed(number: int, table: Mapping[str, Any]) -> GroupRule:
+    return GroupRule(_pattern(number, table["pattern"]), _profile(number, table["profile"]))
 
 
 def _pattern(number: int, value: object) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tierfs.config.nearest import nearest
+from tierfs.config.tables import parse_tables
 
 WRITEBACK, WRITETHROUGH, SCRATCH = "writeback", "writethrough", "scratch"
 CACHE, DIRECT, LOG = "cache", "direct", "log"
 POLICY_NAMES = (WRITEBACK, WRITETHROUGH, SCRATCH, CACHE, DIRECT, LOG)
 LOCAL, COMMITTED = "local", "committed"
-_KEYS = ("pattern", "policy", "fsync", "close")
 _DURABLE = (WRITEBACK, WRITETHROUGH, DIRECT)
 """Policies that may be told what fsync and close are to wait for."""
 
@@ -37,27 +39,19 @@ def parse_policies(value: object) -> tuple[PolicyRule, ...]:
     Raises:
         ValueError: with the rule that `value` breaks.
     """
-    if not isinstance(value, list | tuple):
-        raise ValueError("must be [[policies]] tables with pattern and policy")
-    return tuple(_parsed(number, entry) for number, entry in enumerate(value, start=1))
+    return parse_tables(
+        value, "policies", PolicyRule, _parsed,
+        required=("pattern", "policy"), optional=("fsync", "close"),
+    )  # fmt: skip
 
 
-def _parsed(number: int, entry: object) -> PolicyRule:
-    if isinstance(entry, PolicyRule):
-        return entry
-    if not isinstance(entry, dict):
-        raise ValueError(f"entry {number} must be a table with pattern and policy")
-    for key in entry:
-        if key not in _KEYS:
-            raise ValueError(f"entry {number}: unknown key {key!r}{nearest(key, _KEYS)}")
-    if missing := [key for key in ("pattern", "policy") if key not in entry]:
-        raise ValueError(f"entry {number}: {missing[0]} is not set")
-    policy = entry["policy"]
+def _parsed(number: int, table: Mapping[str, Any]) -> PolicyRule:
+    policy = table["policy"]
     if policy not in POLICY_NAMES:
         near = nearest(str(policy), POLICY_NAMES)
         raise ValueError(f"entry {number}: unknown policy {policy!r}{near}")
-    fsync, close = (_durable(number, key, policy, entry.get(key)) for key in ("fsync", "close"))
-    return PolicyRule(_pattern(number, entry["pattern"]), policy, fsync, close)
+    fsync, close = (_durable(number, key, policy, table.get(key)) for key in ("fsync", "close"))
+    return PolicyRule(_pattern(number, table["pattern"]), policy, fsync, close)
 
 
 def _pattern(number: int, value: object) -> str:
