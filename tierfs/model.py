@@ -266,6 +266,8 @@ class Op:
     @property
     def other(self) -> ObjectId | None:
         """The object that an exchange moves the other way."""
+        if not self.fields:
+            return None  # asked of every op, often
         found = (field for field in self.fields if field.startswith(EXCHANGED))
         return next((ObjectId(int(field[len(EXCHANGED) :], 16)) for field in found), None)
 

@@ -198,6 +198,8 @@ class Rules:
             return position
         first = op.first if item.floor is None else min(op.first, item.floor)
         rank = min((first, 0, op.row), position)
+        if rank == position:
+            return position  # flushed once, as nearly all are
         item.lifted = item.lifted or self._waits_above(item, op, rank, position, keys)
         return position if item.lifted else rank
 

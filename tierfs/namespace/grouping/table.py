@@ -136,6 +136,10 @@ class GroupTable:
             return None
         return scope[top + 1]
 
+    def concerns(self, scope: tuple[ObjectId, ...]) -> bool:
+        """Whether there is anything that `note` would note of an op there."""
+        return self.unsealed_in(scope) is not None or self.sealed_in(scope) is not None
+
     def note(self, op: Op) -> None:
         """Notes in `op` the checkpoint that it lies in, sealed or not."""
         ends = (op.scope, op.scope2) if op.scope2 else (op.scope,)
