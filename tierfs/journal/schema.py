@@ -20,7 +20,7 @@ ROW_LIMIT = "row_limit"
 TABLES = """
 -- Small facts, by key.
 --   number_limit, row_limit   (INTEGER) every number, every row id handed out is below it
---   others                    (BLOB) set by the daemon: member, shared id, boot id, mount id ...
+--   others                    (BLOB) set by the daemon: shared_id, shared_inode
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value NOT NULL
@@ -43,14 +43,14 @@ CREATE TABLE op (
     changed_ns         INTEGER NOT NULL,    -- least mtime of its directory afterwards; 0: none
     base_inode         INTEGER,             -- shared entry meant; NULL: made by an op before
     overwrites         INTEGER NOT NULL,    -- 0 or 1
-    fields             BLOB NOT NULL,       -- SETATTR: names separated by NUL; else empty
-    flags              INTEGER NOT NULL,    -- RENAME: flags of renameat2; else 0
+    fields             BLOB NOT NULL,       -- words separated by NUL (docs/FORMAT.md); else empty
+    flags              INTEGER NOT NULL,    -- RENAME: flags of renameat2; REOPEN: how; else 0
     request_connection INTEGER,             -- the kernel's request; NULL, NULL: none
     request_unique     INTEGER,
     size               INTEGER NOT NULL,    -- bytes to send
     error              TEXT,                -- of the last attempt, for people; NULL: none
     attempts           INTEGER NOT NULL,    -- failed attempts so far
-    digest             TEXT,                -- of what is or was staged, "ALGORITHM:HEX"
+    digest             TEXT,                -- of what is or was staged, "KIND:64MiB:HEX"
     staged_inode       INTEGER,             -- not NULL: the final call may have happened
     durable            INTEGER NOT NULL     -- 1: this row and the object were synced once
 );
