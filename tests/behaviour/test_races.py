@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import time
@@ -243,6 +244,29 @@ def test_eviction_leaves_what_is_open(direct: Direct) -> None:
     direct.system.hook = broken("read.shared")
     assert direct.pread(fd, 10, 0) == b"content"
     direct.close(fd)
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_rename_does_not_fail_because_the_local_tier_is_full(direct: Direct, times: int) -> None:
+    """It has happened before its object is told. What keeps the object's label may be full."""
+    core = direct.fs.core
+    direct.run_sync(
+        lambda: setattr(core, "settings", dataclasses.replace(core.settings, full_wait=0.1))
+    )
+    direct.write_file("f", b"content")
+    left = [True] * times
+
+    def full(step: str, _: tuple[object, ...]) -> None:
+        if step == "local.label" and left:
+            left.pop()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    direct.system.hook = full
+    direct.rename("f", "g")
+    direct.system.hook = None
+    assert direct.read_file("g") == b"content"
+    direct.settle()
+    assert (direct.shared / "g").read_bytes() == b"content"
 
 
 def test_evictions_leave_nothing_behind(direct: Direct) -> None:

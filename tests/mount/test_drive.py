@@ -110,7 +110,7 @@ def dead(node: Node) -> bool:
 
 def test_a_drive_that_comes_back(node: Node, local: LoopDevice, shared: LoopDevice) -> None:
     """What was pending on it is suspect: newer versions may have been committed meanwhile."""
-    node.expected += [r"worker \d+ ended", "suspect"]
+    node.expected += [r"worker \d+ ended", "suspect", "drive is there again"]
     mount, there = node.mount, shared.mountpoint
     with frozen(shared):
         (mount / "pending").write_bytes(b"old")
@@ -125,7 +125,7 @@ def test_a_drive_that_comes_back(node: Node, local: LoopDevice, shared: LoopDevi
     local.unmount()
     local.mount()
     if node.status()["supervisor_pid"]:
-        assert node.cli("reload", mount).code == 0
+        wait_until(lambda: not dead(node), "the next daemon, which takes the drive", timeout=60)
     else:
         node.kill()
         node.start()

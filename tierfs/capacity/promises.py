@@ -113,8 +113,11 @@ class Promises:
         return self.missing(room + self._doubt(now)) == 0
 
     def leaves(self, size: int) -> bool:
-        """Whether another one's `size` bytes leave what is promised, as of the last look."""
-        return not self._given or self._usage is None or size + self.rest <= self._usage.free
+        """Whether another one's `size` bytes leave what is promised, as of the last look.
+
+        And the share besides: it is for what drives take that nobody has counted.
+        """
+        return not self._given or self._usage is None or size + self.wanted <= self._usage.free
 
     def surely_leaves(self, size: int, now: float) -> bool:
         """As `leaves`, whatever was written since the last look."""

@@ -94,6 +94,7 @@ class Mount:
         self._filtered: FilteredMount | None = None
         link = None if succession is None else succession.link
         rooms.fs.drive.on_failed = self._leave_lost
+        rooms.fs.drive.on_returned = self._ask_for_next
         self._control = ControlServer(self._runtime, Handlers(rooms, link).table())
 
     def _leave_lost(self, names: list[tuple[Name, ...]]) -> None:
@@ -102,6 +103,11 @@ class Mount:
             write_lost(self._runtime, paths)
         except OSError as error:
             log.warning("the names of what the drive had cannot be kept: %s", error)
+
+    def _ask_for_next(self) -> None:
+        """Has the supervisor start another worker, as `tierfs reload` does."""
+        if self._succession is not None and self._filtered is not None:
+            os.kill(os.getppid(), signal.SIGHUP)
 
     async def run(self, signals: object, ready: Callable[[], None]) -> None:
         """Mounts, says that it is ready, serves."""

@@ -81,6 +81,31 @@ class Identity:
         """Give the lock back."""
         self._system.close("local.unlock", self._lock)
 
+    def is_back(self) -> bool:
+        """Whether the directory, which was let go of, is there again, free, and takes writes."""
+        system = self._system
+        try:
+            root = system.open_root("local.back", self._path)
+        except OSError:
+            return False
+        lock = -1
+        try:
+            member = small_files.read(system, root, MEMBER) or b""
+            if member.strip().decode("ascii", "replace") != self.member:
+                return False
+            lock = system.open_at("local.back", root, _LOCK, os.O_RDWR)
+            if not system.lock_exclusive("local.back", lock):
+                return False
+            system.pwrite_all("local.back", lock, b"%-20d\n" % os.getpid(), 0)
+            system.fsync("local.back", lock)
+            return True
+        except OSError:
+            return False
+        finally:
+            if lock >= 0:
+                system.close("local.back", lock)
+            system.close("local.back", root)
+
     def remember_boot(self) -> None:
         """Durably take this boot and mount as the last one."""
         try:

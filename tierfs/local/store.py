@@ -390,6 +390,10 @@ class ObjectStore:
         self.let_go()
         self._fan.close()
 
+    def has_returned(self) -> bool:
+        """Whether the drive that was let go of can be used again, by another store."""
+        return self._root < 0 and self._identity.is_back()
+
     def let_go(self) -> None:
         """The drive is gone, or no longer needed: close all descriptors of it; calls get EIO."""
         root, self._root = self._root, -1

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -411,3 +411,27 @@ def test_synced_objects_survive_a_power_cut(make_device: Callable[..., LoopDevic
         assert {store.attributes(i).mode for i in made} == {0o640}
     finally:
         store.close()
+
+
+def test_a_drive_that_was_let_go_of_is_back_when_it_can_be_used(
+    make_device: Callable[..., LoopDevice],
+) -> None:
+    device = make_device("local", 64 * (1 << 20))
+    path = device.mountpoint / "tier"
+    path.mkdir()
+    store = ObjectStore.open(path, OS())
+    assert not store.has_returned()  # it is in use
+    store.let_go()
+    shut_down(device)
+    assert not store.has_returned()
+    device.unmount()
+    assert not store.has_returned()
+    path.mkdir()  # below the mount point
+    assert not store.has_returned()
+    path.rmdir()
+    device.mount()
+    with closing(ObjectStore.open(path, OS())):
+        assert not store.has_returned()  # another one has it
+    assert store.has_returned()
+    run("mount", "-o", "remount,ro", device.mountpoint)
+    assert not store.has_returned()

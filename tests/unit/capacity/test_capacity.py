@@ -158,10 +158,10 @@ def test_an_old_look_is_good_for_what_nobody_can_have_written_since() -> None:
 def test_others_leave_what_is_promised() -> None:
     promises = Promises(0.1, ahead=0)
     promises.looked(Usage(1000, 500), {}, 0.1, 0.0)
-    assert promises.leaves(501)  # it will see for itself
+    assert promises.leaves(501)  # nothing is promised: it will see for itself
     promises.take(1, 300, 0)
-    assert promises.leaves(200)  # they may have the share that stays free besides
-    assert not promises.leaves(201)
+    assert promises.leaves(100)
+    assert not promises.leaves(101)  # a tenth stays free besides
 
 
 def test_the_fuller_the_tier_the_sooner_it_is_looked_at() -> None:

@@ -5,8 +5,8 @@ How they are made is in `making`.
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import logging
 import os
 
 from tierfs.model import Kind, Name, Op, OpKind, OpState, Phase
@@ -22,6 +22,8 @@ from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.grouping.leaving import forget_unsendable, give_up, is_being_made, leave
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Entry, LocalObject, Node
 from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
+
+log = logging.getLogger(__name__)
 
 FOLDED = (OpKind.PUT, OpKind.SYMLINK, OpKind.MKNOD)
 """Ops that make a name out of local content: renaming it before it is sent renames the op."""
@@ -203,16 +205,24 @@ class Names(Making):
         with self._core.step():
             op = self._move(old, old_name, new, new_name, node, target)
         await self._core.journal.post().written()
-        obj = node.object
-        if obj is not None and obj.content is not Content.NONE:
-            # also where the name waits behind what is being sent: salvage has nothing but labels
-            with self._core.holding(obj), contextlib.suppress(FileNotFoundError):
-                await self._core.of_object(
-                    obj.id, self._core.store.relabel, obj.id, new.id, new_name
-                )
+        if node.object is not None and node.object.content is not Content.NONE:
+            await self._relabel(node.object, new, new_name)
         if not op.is_open and op.state is not OpState.CLOSED:
             self._core.writeback.submit(op)
         await self._settle(target)
+
+    async def _relabel(self, obj: LocalObject, state: DirectoryState, name: Name) -> None:
+        """Notes the new name at the object, also where the name waits behind what is being sent:
+        salvage has nothing but labels.
+
+        The rename has happened: it does not fail because that cannot be noted.
+        """
+        core = self._core
+        with core.holding(obj):
+            try:
+                await core.making(obj.id, core.store.relabel, obj.id, state.id, name)
+            except OSError as error:
+                log.info("%s: a salvage would not know its new name: %s", os.fsdecode(name), error)
 
     async def _target(
         self, state: DirectoryState, name: Name

@@ -314,7 +314,7 @@ class Opening:
         self._data.touched(obj)
         await self._spilling.entered(obj)
         with self._spilling.changing(obj):
-            await self._core.of_object(
+            await self._core.making(
                 obj.id, lambda: self._core.store.set_attributes(obj.id, size=size)
             )
         self._data.touched(obj)

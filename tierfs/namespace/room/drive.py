@@ -26,6 +26,12 @@ Commit = Callable[[Handle], Awaitable[None]]
 LOOK_SECONDS = 0.5
 NOTE_SECONDS = 1.0
 
+RETURN_SECONDS = 2.0
+"""How often it is looked whether the drive is there again."""
+
+AGAIN_SECONDS = 30.0
+"""How long after `on_returned` it is called again, should nothing have come of it."""
+
 OF_DRIVE = frozenset(
     {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.EUCLEAN}
 )
@@ -42,11 +48,14 @@ class Drive:
     Attributes:
         failed: why, in one line; "" while it is there.
         on_failed: called once, with the names (from the root) of what only the drive had.
+        on_returned: called when it is there again and nothing is pending that only this daemon
+            knows of: the next one can take it.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.on_failed: Callable[[list[tuple[Name, ...]]], None] = lambda names: None
+        self.on_returned: Callable[[], None] = lambda: None
         self._over = trio.Event()
         self._noted = trio.Event()
         self.failed = ""
@@ -64,6 +73,24 @@ class Drive:
             except OSError as error:
                 log.warning("the failed drive cannot be noted on the shared tier: %s", error)
                 await trio.sleep(NOTE_SECONDS)
+        await self._await_return()
+
+    async def _await_return(self) -> None:
+        """What is issued from now on stands in a journal that ends with this daemon."""
+        core = self._core
+        while True:
+            await trio.sleep(RETURN_SECONDS)
+            if self._knows_more() or not await core.local(core.store.has_returned):
+                continue
+            if not self._knows_more():
+                log.warning("the local drive is there again: the next daemon takes it")
+                self.on_returned()
+                await trio.sleep(AGAIN_SECONDS)
+
+    def _knows_more(self) -> bool:
+        """Whether something is pending that the journal on the drive may not know of."""
+        backlog = self._core.backlog
+        return bool(backlog.held()) or any(op.mark is None for op in backlog.under(ROOT))
 
     def look(self) -> bool:
         """Whether the drive has failed, as far as the journal knows. Synchronous."""
