@@ -59,7 +59,7 @@ def sent(direct: Direct) -> None:
     direct.restart(held=True)
 
 
-MARKER = f"{AT}/{NAMES[1]}"
+MARKER, MODEL = (f"{AT}/{name}" for name in reversed(NAMES))
 
 STORIES: dict[str, list[Step]] = {
     "marker again, nothing sent": [
@@ -75,6 +75,14 @@ STORIES: dict[str, list[Step]] = {
     ],
     "marker again around the rename": [
         made("b"), sent, removed(f"b/{NAMES[1]}"), renamed("b", AT), written(MARKER),
+    ],
+    "all again": [made(AT), sent, removed(MODEL), written(MODEL), written(MARKER)],
+    "all again, nothing sent": [
+        made("b"), renamed("b", AT), removed(MODEL), written(MODEL), written(MARKER),
+    ],
+    "all again, another name": [
+        made("checkpoint-2"), sent, removed(f"checkpoint-2/{NAMES[1]}"),
+        renamed("checkpoint-2", AT), removed(MODEL), written(MODEL), written(MARKER),
     ],
 }  # fmt: skip
 

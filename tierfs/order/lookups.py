@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tierfs.model import ROOT, Name, ObjectId, Op, OpKind
+from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, Phase
 from tierfs.order.classify import Placement
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item
@@ -105,6 +105,14 @@ class Lookups:
                 if earlier is None or earlier.facts.position < position:
                     found.append(op)
         return found
+
+    def last_published_in(self, directory: ObjectId) -> int:
+        """The first number behind all that is being published below `directory`; 0: nothing is."""
+        positions = (
+            item.facts.position for item in self._indexes.everything.items(directory)
+            if item.op.phase is Phase.PUBLISHING
+        )  # fmt: skip
+        return max((number + (place > 0) for number, place, _ in positions), default=0)
 
     def obsolete_pointers(self) -> list[Op]:
         """The held pointers whose name something issued later takes or replaces.

@@ -13,6 +13,7 @@ from tierfs.model import (
     Reopen,
     staging_name,
 )
+from tierfs.namespace.grouping.generation import first_number
 from tierfs.order import Backlog
 
 GROUP_NAMES = ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
@@ -113,9 +114,15 @@ class GroupsWorld(World):
 
     def reopen(self, group: ObjectId, how: Reopen) -> None:
         spot = self.up[group]
+        removed = [o for o in self.backlog.under(group) if o.group == group]
+        number = next(self._numbers)
+        if how is not Reopen.UNLISTED:
+            number = first_number(self.backlog, group, removed, number)
+            later = [o for o in self.backlog.under(group) if o.number > number]
+            self.seen.update(["begun before what is pending"] if later else [])
         self.sealed.discard(group)
         self.unsealed.add(group)
-        op = self.issue(OpKind.REOPEN, spot, group, flags=how)
+        op = self.issue(OpKind.REOPEN, spot, group, flags=how, number=number)
         if how is not Reopen.UNLISTED:
             self.since[group] = op.number
             self.backlog.group_unsealed(group, spot[1], op.number)

@@ -146,7 +146,7 @@ def arrive(world: GroupsWorld) -> None:
 
 def test_the_histories_come_across_what_they_are_about() -> None:
     missing = {"dropped seal", "LINKED", "WHOLE", "UNLISTED", "held", "not held", "exchanged",
-               "obsolete pointer"}  # fmt: skip
+               "obsolete pointer", "begun before what is pending"}  # fmt: skip
     for seed in range(3000, 3100):
         world = GroupsWorld(seed)
         for _ in range(2):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from tierfs.groups import (
-    END_MARKERS,
     UNKNOWN,
     Decision,
     Patterns,
@@ -46,6 +45,7 @@ from tierfs.model import (
     Reopen,
     WriterRecord,
 )
+from tierfs.namespace.grouping.generation import first_number, how_to_edit
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.processes import Processes
 from tierfs.namespace.grouping.unlinkers import Unlinkers
@@ -234,13 +234,7 @@ class GroupTable:
         record = None if sealed is None else self._places.record(sealed)
         if sealed is None or record is None or record.inode is None:
             return
-        since = self._journal.next_number()
-        self.reopen(sealed, Reopen.LINKED, since)
-        made = self._journal.next_number()
-        group = self._enlist(GroupRecord(sealed, made, older=record.inode), since)
-        for op in list(self._backlog.under(sealed)):
-            self.note(op)
-            self._backlog.update(op)
+        group = self._begin_next(sealed, Reopen.LINKED, self.unlinkers.pending(sealed))
         if process:
             group.writers.wrote(self.follow(process))
             self._save(group)
@@ -248,35 +242,33 @@ class GroupTable:
     def edit(self, sealed: ObjectId) -> bool:
         """What was removed from the checkpoint `sealed` is about to be removed from its files.
 
-        True: its end marker is among that, or one who removed it was killed, so it is to be
-        unsealed first.
+        True: a new generation of it begins first.
         """
         if sealed in self._groups or any(
             op.kind in REBUILDS for op in self._backlog.ops_of_object(sealed)
         ):
             return False
         removed = self.unlinkers.pending(sealed)
-        marker = any(op.parent == sealed and op.name in END_MARKERS for op in removed)
-        if not marker and not self.unlinkers.killed(sealed):
-            return False
-        since = self._before(sealed, removed)
-        self.reopen(sealed, Reopen.WHOLE, since)
-        self._enlist(GroupRecord(sealed, self._journal.next_number()), since)
+        killed = self.unlinkers.killed(sealed)
+        how = how_to_edit(self._backlog, sealed, removed, killed=killed)
+        if how is not None:
+            self._begin_next(sealed, how, removed)
+        return how is not None
+
+    def _begin_next(self, sealed: ObjectId, how: Reopen, removed: list[Op]) -> Group:
+        record = self._places.record(sealed)
+        older = record.inode if record is not None and how is Reopen.LINKED else None
+        following = self._journal.next_number()
+        since = first_number(self._backlog, sealed, removed, following)
+        self.reopen(sealed, how, since)
+        made = self._journal.next_number()
+        group = self._enlist(GroupRecord(sealed, made, older=older), since)
         for op in list(self._backlog.under(sealed)):
             self.note(op)
             self._backlog.update(op)
         for op in removed:
             self._backlog.release_hold(op)
-        return True
-
-    def _before(self, sealed: ObjectId, removed: list[Op]) -> int:
-        """The number of a REOPEN that `removed` begin: what was issued since is in its generation.
-
-        It stands behind what gave the checkpoint its place.
-        """
-        first = min(op.number for op in removed if op.phase is not Phase.PUBLISHING)
-        placed = [op.number for op in self._backlog.ops_of_object(sealed)]
-        return max([first - 1, *placed])
+        return group
 
     def enter(self, directory: ObjectId, process: int, *, wrote: bool = True) -> None:
         """`process` is about to write in `directory`, or to make a directory there.
