@@ -75,7 +75,10 @@ class Direct(Calls):
     # -- life ----------------------------------------------------------------------------------
 
     def start(self, *, held: bool = False) -> None:
-        """Builds the rooms and serves; with `held` nothing is sent before `go`."""
+        """Builds the rooms and serves; with `held` nothing is sent before `go`.
+
+        But for what was being published when it died: lookups wait until that is settled.
+        """
         self._ready.clear()
         self._go, self._stop = trio.Event(), trio.Event()
         self._thread = threading.Thread(target=self._run, args=(held,))
@@ -121,12 +124,15 @@ class Direct(Calls):
                 self._token = trio.lowlevel.current_trio_token()
                 nursery.start_soon(self.rooms.fs.run)
                 nursery.start_soon(self._write_back)
-                if not held:
+                if not held or self._is_in_doubt():
                     self._go.set()
                 self._ready.set()
                 await self._stop.wait()
                 nursery.cancel_scope.cancel()
             close_all(self.fs)
+
+    def _is_in_doubt(self) -> bool:
+        return any(op.state is OpState.PUBLISHING for op in self.rooms.backlog.under(ROOT))
 
     async def _write_back(self) -> None:
         await self._go.wait()
