@@ -49,7 +49,8 @@ def _state(place: str) -> State:
     state = read_state(session_directory(place))
     if state is None:
         raise TierfsError(
-            f"{place}: has no supervisor; unmount it and mount it again to run a new version"
+            f"{place}: no supervisor runs: tierfs mount replaces a dead mount; one that answers "
+            "has to be unmounted first"
         )
     return state
 

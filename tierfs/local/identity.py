@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from typing import Self
 
 from tierfs.errors import TierError
@@ -63,6 +64,7 @@ class Identity:
             new = self._check()
             if new:
                 self._set_up()
+            self._check_private()
             self.member = self._read_member()
             self._boot = self._read_boot()
             remembered = small_files.read(self._system, self._root, _BOOT)
@@ -204,6 +206,16 @@ class Identity:
                 )
         finally:
             self._system.close("local.setup", fd)
+
+    def _check_private(self) -> None:
+        """Content is kept from others by the directory of the objects, whatever holds it."""
+        st = self._system.stat_at("local.stat", self._root, OBJECTS)
+        if st.st_uid != os.geteuid() or st.st_mode & 0o077:
+            raise TierError(
+                f"local tier {self._path}: its directory objects is not for root alone (owner "
+                f"{st.st_uid}, mode {stat.S_IMODE(st.st_mode):04o}): look who has made it; name "
+                "another directory, or, if it is right, give it back: chown 0:0 and chmod 0700"
+            )
 
     def _read_member(self) -> str:
         content = small_files.read(self._system, self._root, MEMBER) or b""

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
 
 from tierfs.errors import TierError
@@ -142,6 +143,7 @@ class Registration(Staging):
                 ) from None
             raise
         try:
+            self._check_private(control)
             text = self._read(control, layout.ID_FILE)
         finally:
             self.system.close("register.close", control)
@@ -154,6 +156,16 @@ class Registration(Staging):
                 f"use the version that made it"
             )
         return match[2]
+
+    def _check_private(self, control: int) -> None:
+        """Whoever could make ``.tierfs`` first could put there what every node believes."""
+        st = self.system.fstat("register.stat", control)
+        if st.st_uid != os.geteuid() or st.st_mode & 0o077:
+            raise TierError(
+                f"{self.root}/.tierfs is not for root alone (owner {st.st_uid}, mode "
+                f"{stat.S_IMODE(st.st_mode):04o}): look who has made it; move it away, or, if it "
+                "is right, give it back: chown 0:0 and chmod 0700"
+            )
 
     def _read(self, directory: int, name: bytes) -> str | None:
         try:

@@ -202,3 +202,16 @@ def test_closing_leaves_no_descriptor(directory: Path) -> None:
     reopen(directory)
     refused(directory.parent / "none")
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_objects_in_a_directory_that_somebody_made_before(directory: Path) -> None:
+    """Where others may write, `objects` may be there already, and be theirs."""
+    objects = directory / "objects"
+    objects.mkdir(mode=0o700)
+    os.chown(objects, 65534, 65534)
+    assert "owner 65534" in refused(directory)
+    os.chown(objects, 0, 0)
+    objects.chmod(0o755)
+    assert "mode 0755" in refused(directory)
+    objects.chmod(0o700)
+    reopen(directory)

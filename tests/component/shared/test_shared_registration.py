@@ -137,7 +137,7 @@ def test_an_empty_mount_point_is_not_written_to(root: Path, open_tier: OpenTier)
 
 @pytest.mark.parametrize("content", ["", "tierfs 2 " + "0" * 32 + "\n", "something"])
 def test_an_id_of_another_version(root: Path, content: str) -> None:
-    (root / ".tierfs").mkdir()
+    (root / ".tierfs").mkdir(mode=0o700)
     (root / ".tierfs/id").write_text(content)
     assert "not of this version" in refused(root)
     assert (root / ".tierfs/id").read_text() == content
@@ -149,6 +149,20 @@ def test_a_control_directory_that_is_not_ours(root: Path) -> None:
     (root / ".tierfs").unlink()
     (root / ".tierfs").touch()
     assert "move it away" in refused(root)
+
+
+def test_a_control_directory_that_somebody_made_before(root: Path, open_tier: OpenTier) -> None:
+    """It could hold anything, and would be open to whoever made it."""
+    control = root / ".tierfs"
+    control.mkdir(mode=0o700)
+    os.chown(control, 65534, 65534)
+    assert "owner 65534" in refused(root)
+    os.chown(control, 0, 0)
+    control.chmod(0o755)
+    assert "mode 0755" in refused(root)
+    assert list(control.iterdir()) == []
+    control.chmod(0o700)
+    open_tier(root)
 
 
 def test_foreign_files_are_reported_and_left_alone(
