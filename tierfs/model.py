@@ -157,6 +157,10 @@ directory that the op is about, a newer one, stays staged. In those of RMDIR and
 generation: there is such a TRASH, which may be held for longer."""
 
 
+CUT_OFF = "cut off"
+"""In `Op.fields` of UNLINK in a sealed checkpoint: one who unlinked there was killed."""
+
+
 BLIND = "blind"
 """In `Op.fields` of PUT, SYMLINK, LINK and RENAME: the shared tier could not be asked whether the
 name is taken."""

@@ -349,10 +349,13 @@ class Direct(Calls):
 
         self._again(call)
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, process: int = 0) -> None:
+        """unlink(2), of the process with that id."""
+
         async def call() -> None:
             state, name = await self._parent(path)
             node, _ = await self._look(state, name)
+            await self.fs.finishing.before_removal(state, process)
             await self.fs.names.unlink(state, name)
             self._forget_unlinked(node)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from tests.behaviour.calls import Calls, OsCalls
 from tests.behaviour.direct import Direct
+from tests.harness import wait_until
+from tierfs.model import CUT_OFF, ROOT
 
 Step = Callable[[Direct], object]
 NAMES = ("model.safetensors", "trainer_state.json")
@@ -145,3 +148,21 @@ def test_names_taken_and_given_again(make_direct: Callable[..., Direct], story: 
         direct.system.hook = None
         assert contents(direct) == contents(OsCalls(direct.shared)) == before
         assert looks.bad == [], f"restart after step {dies}"
+
+
+def test_an_unlinker_that_was_killed_is_known_after_a_restart(direct: Direct) -> None:
+    """What it left is whole no more, though its end marker is there."""
+    made(AT)(direct)
+    sent(direct)
+    with subprocess.Popen(["sleep", "60"]) as unlinker:
+        direct.unlink(MODEL, unlinker.pid)
+        unlinker.kill()
+
+    def told() -> bool:
+        return any(CUT_OFF in op.fields for op in direct.rooms.backlog.under(ROOT))
+
+    wait_until(lambda: direct.run_sync(told), "its end to be known")
+    direct.restart(held=True)
+    direct.settle()
+    left = {path for path in direct.shared.rglob("*") if path.name in NAMES}
+    assert left == {direct.shared / f".staging_{AT}" / NAMES[1]}

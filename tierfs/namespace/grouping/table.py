@@ -87,7 +87,7 @@ class GroupTable:
         self.settle = settle
         self._newest: dict[ObjectId, int] = {}
         self.processes = Processes(self._ended)
-        self.unlinkers = Unlinkers(backlog)
+        self.unlinkers = Unlinkers(backlog, journal)
         self.changed: Callable[[Group], None] = lambda group: None
         self.drop_seal: Callable[[Op], object] = lambda op: None
         self.reopen: Callable[[ObjectId, Reopen, int], None]

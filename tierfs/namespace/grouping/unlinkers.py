@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from tierfs.groups import Process, State, Writers
-from tierfs.model import ObjectId, Op, OpKind
+from tierfs.journal import Journal, SaveOp
+from tierfs.model import CUT_OFF, ObjectId, Op, OpKind, Phase
 from tierfs.order import Backlog
 
 
 class Unlinkers:
     """By sealed checkpoint, the processes whose unlinks in it are pending. Synchronous.
 
-    Not kept over a restart of the daemon: who unlinked before counts as having ended well.
+    Over a restart of the daemon is kept that one was killed; who lived then, and did not go on
+    unlinking, counts as having ended well.
     """
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: Backlog, journal: Journal) -> None:
         self._backlog = backlog
+        self._journal = journal
         self._known: dict[ObjectId, Writers] = {}
 
     def pending(self, sealed: ObjectId) -> list[Op]:
@@ -34,10 +37,20 @@ class Unlinkers:
 
     def ended(self, process: Process, *, killed: bool) -> None:
         """`process` is no more."""
-        for who in self._known.values():
+        for sealed, who in self._known.items():
             who.ended(process, killed=killed)
+            if killed and process in who.processes():
+                self._cut_off(sealed)
+
+    def _cut_off(self, sealed: ObjectId) -> None:
+        for op in self.pending(sealed):
+            if op.phase is not Phase.PUBLISHING and CUT_OFF not in op.fields:
+                op.fields = (*op.fields, CUT_OFF)
+                self._journal.post(SaveOp(op))
 
     def killed(self, sealed: ObjectId) -> bool:
         """Whether one of those who unlinked in `sealed` was killed."""
         who = self._known.get(sealed)
-        return who is not None and bool(who.processes(State.KILLED))
+        if who is not None and who.processes(State.KILLED):
+            return True
+        return any(CUT_OFF in op.fields for op in self.pending(sealed))
