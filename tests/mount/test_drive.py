@@ -57,8 +57,12 @@ def test_a_dead_drive_makes_the_mount_write_through(
         os.close(os.dup(written.fileno()))
     with fails_with(errno.EIO):
         written.close()
-    stuck = {os.path.basename(each["path"]) for each in node.status()["stuck"]}
-    assert {"closed", "optimizer.bin", "written"} <= stuck
+
+    def stuck() -> set[str]:
+        return {os.path.basename(each["path"]) for each in node.status()["stuck"]}
+
+    # the kernel releases a file some moments after close() has returned
+    wait_until(lambda: {"closed", "optimizer.bin", "written"} <= stuck(), "the release")
     lost = (session_directory(str(mount)) / "lost").read_text().splitlines()
     assert {str(mount / "run" / name) for name in ("closed", "written")} <= set(lost)
     assert node.flush(timeout=5).code == 3
