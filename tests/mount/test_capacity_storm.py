@@ -92,8 +92,8 @@ class Storm:
     ("passthrough", "rounds"),
     [
         (True, 25), (False, 25),
-        pytest.param(True, 1500, marks=pytest.mark.soak),
-        pytest.param(False, 1500, marks=pytest.mark.soak),
+        pytest.param(True, 1500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+        pytest.param(False, 1500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     ],
 )  # fmt: skip
 def test_contents_are_right_whatever_is_evicted(

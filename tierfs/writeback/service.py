@@ -43,6 +43,9 @@ from tierfs.writeback.through import Through
 
 log = logging.getLogger(__name__)
 
+HELD_AGAIN_SECONDS = 1.0
+"""How long a removal that may not go, and cannot be held, waits until it is looked at again."""
+
 Action = Callable[[Op], Awaitable[Applied | None]]
 
 HOLDS_SECONDS = 0.02
@@ -400,10 +403,14 @@ class WriteBack:
             over.set()
 
     def _held(self, op: Op, reason: str) -> None:
-        if self._rooms.alive(op):
+        if not self._rooms.alive(op):
+            return
+        if self._rooms.backlog.hold_removal(op, reason):
             log.info("%s #%d %s: held: %s", op.kind, op.number, path_of(op), reason)
-            self._rooms.backlog.hold_removal(op, reason)
-            self._flushes.look_again()
+        else:  # what was issued since needs it done: it stays in the order, and is asked again
+            log.debug("%s #%d %s: must wait: %s", op.kind, op.number, path_of(op), reason)
+            self._rooms.backlog.back_off(op, self._rooms.clock() + HELD_AGAIN_SECONDS)
+        self._flushes.look_again()
 
     def _failed(self, op: Op, error: Exception) -> None:
         cause = _first(error)

@@ -166,6 +166,11 @@ class Rig:
         del self.names[os.fsencode(path)]
         return op
 
+    def trash(self, path: str) -> Op:
+        """Remove a checkpoint as a whole."""
+        obj, inode = self.names[os.fsencode(path)]
+        return self._issue(OpKind.TRASH, obj, path, Kind.DIRECTORY, inode=inode)
+
     def setattr(self, path: str, *fields: str) -> Op:
         """Send the attributes that the object has now to the committed entry."""
         obj, inode = self.names[os.fsencode(path)]
