@@ -48,8 +48,9 @@ class Patience(threading.local):
 
 patience = Patience()
 
-DOUBTFUL_CALLS = 32
-"""After a call that was not waited out, so many are not waited for: the tier is slow."""
+DOUBTFUL_CALLS = 64
+"""After a call that was not waited out, the next is not waited for; after the one that is tried
+then, the next two are not, and so on up to this many: the tier is slow."""
 
 
 @dataclass(slots=True, eq=False)
@@ -149,6 +150,7 @@ class Pool:
         self._threads = 0
         self._lost = 0
         self._doubtful = 0
+        self._doubt = 1
         self._jobs: set[Job] = set()
 
     async def run(
@@ -185,9 +187,11 @@ class Pool:
         if seconds:
             answer = job.wait(seconds)
             if answer is not None:
+                self._doubt = 1
                 self._over(job, answer)
             else:
-                self._doubtful = DOUBTFUL_CALLS
+                self._doubtful = self._doubt
+                self._doubt = min(2 * self._doubt, DOUBTFUL_CALLS)
         return job
 
     async def end(self, job: Job) -> Any:

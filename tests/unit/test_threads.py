@@ -6,10 +6,11 @@ import ctypes
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio
+import trio.testing
 
 from tierfs.osio import idle_io
 from tierfs.threads import Pool, check_cancelled, patience
@@ -70,6 +71,40 @@ async def test_what_takes_longer_than_patience_lasts_is_waited_for_as_usual() ->
         assert turns != [], "after that the pool is not waited for"
         patience.end()
         nursery.cancel_scope.cancel()
+
+
+async def test_one_slow_call_makes_a_pool_doubtful_for_a_moment_and_many_for_longer() -> None:
+    pool, free = Pool("t", 1), threading.Event()
+
+    async def waited_out(call: Callable[[], object]) -> bool:
+        turns: list[int] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count, turns)
+            patience.begin(60.0)
+            await pool.run(call)
+            at_once = not turns
+            nursery.cancel_scope.cancel()
+        return at_once
+
+    async def hang() -> None:
+        patience.begin(0.05)
+        await pool.run(lambda: free.wait(10))
+
+    async def slow() -> None:
+        free.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hang)
+            await trio.testing.wait_all_tasks_blocked()
+            free.set()
+
+    def quick() -> None: ...
+
+    for doubted in (1, 2, 4):
+        await slow()
+        assert [await waited_out(quick) for _ in range(doubted)] == [False] * doubted
+    assert await waited_out(quick)
+    await slow()
+    assert [await waited_out(quick) for _ in range(2)] == [False, True], "it was quick meanwhile"
 
 
 async def test_no_more_calls_at_once_than_the_pool_is_wide() -> None:

@@ -105,6 +105,10 @@ class Journal:
         """The next place in the order: above all before it, also those before a crash."""
         return self._numbers.take()
 
+    def number_behind(self, held: int) -> int:
+        """A place in the order behind everything else: `held` itself, if it is the last one."""
+        return self._numbers.take_behind(held)
+
     def next_row(self) -> int:
         """The next row id: above all before it, also those before a crash."""
         return self._rows.take()

@@ -33,6 +33,13 @@ class Numbers:
         self._next += 1
         return number
 
+    def take_behind(self, held: int) -> int:
+        """A number above all that others have: `held`, which is the caller's, if it was the last.
+
+        JournalError as of `take`.
+        """
+        return held if held == self._next - 1 else self.take()
+
     def _move_limit(self) -> None:
         if self._reservation is None:
             self._reservation = self._reserve(self._limit + BLOCK)

@@ -60,7 +60,7 @@ class Backlog(Lookups):
         """`op` was issued, or its file was created. ValueError when its row is known already."""
         if op.row in self._items:
             raise ValueError(f"row {op.row} is in the backlog already")
-        item = Item(op, seen=fields_of(op))
+        item = Item(op, seen=fields_of(op, self._settings.small_bytes))
         self._let_go(self._removals.ended_by(op))
         item.facts = self._rules.facts(item, op, self._classify(op))
         self._items[op.row] = item
@@ -135,7 +135,7 @@ class Backlog(Lookups):
         self._recheck[item] = None
         if op.kind in _EXCLUDED:
             self._wake(item)
-        seen, item.seen = item.seen, fields_of(op)
+        seen, item.seen = item.seen, fields_of(op, self._settings.small_bytes)
         if seen == item.seen:
             return
         self._holds.flushed(item)

@@ -134,11 +134,11 @@ def floats(op: Op, placement: Placement) -> bool:
     return op.kind is OpKind.PUT and placement.klass is not Klass.ORDERED
 
 
-def fields_of(op: Op) -> Seen:
+def fields_of(op: Op, small_bytes: int) -> Seen:
     """The fields of `op` that matter to the order, to see whether one has changed."""
     placing = (
-        op.path, op.scope, op.path2, op.scope2, op.object, op.size, op.overwrites, op.targets,
-        op.unsealed, op.log,
+        op.path, op.scope, op.path2, op.scope2, op.object, op.size <= small_bytes, op.overwrites,
+        op.targets, op.unsealed, op.log,
     )  # fmt: skip
     return placing, (op.number, op.first, op.state, op.mark)
 

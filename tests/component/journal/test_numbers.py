@@ -43,3 +43,12 @@ def test_an_unreserved_number_is_never_handed_out() -> None:
     for _ in range(2):
         with pytest.raises(JournalError, match="gone"):
             numbers.take()
+
+
+def test_who_has_the_last_number_keeps_it() -> None:
+    numbers = Numbers(1, 1 + 2 * BLOCK, Reservations())
+    held = numbers.take()
+    assert numbers.take_behind(held) == held
+    other = numbers.take()
+    assert numbers.take_behind(held) == other + 1
+    assert numbers.take() == other + 2

@@ -137,7 +137,7 @@ class Ending:
         op.size, op.durable = attributes.size, False
         if op.state is OpState.OPEN:
             op.state = OpState.CLOSED
-        self._core.backlog.renumber(op, self._core.journal.next_number())
+        self._core.backlog.renumber(op, self._core.journal.number_behind(op.number))
 
     def _drop_superseded(self, obj: LocalObject, op: Op) -> None:
         """An older state may be skipped while nothing but this newer one waits for it."""

@@ -17,6 +17,12 @@ from tierfs.namespace.overlay.nodes import (
 
 ROOT_INO = 1
 
+MOST_WAYS = 4096
+"""Directories of which the way from the root is remembered."""
+
+Way = tuple[tuple[ObjectId, ...], tuple[Name, ...]]
+"""The ids from the root down to a directory, and the names below the root."""
+
 
 class Tree:
     """Nodes by number, by object and by shared inode; directories by id; objects by id.
@@ -48,6 +54,7 @@ class Tree:
         self.objects: dict[ObjectId, LocalObject] = {}
         self.tagged: set[ObjectId] = set()
         self._nodeless: dict[int, ObjectId] = {}
+        self._ways: dict[ObjectId, Way] = {}
         self.changed: dict[Node, bool] | None = None
         self.directories[ROOT] = DirectoryState(ROOT, None, b"", pins=1)
         root = Node(ROOT_INO, Kind.DIRECTORY, lookups=1)
@@ -72,11 +79,11 @@ class Tree:
 
     def scope(self, directory: ObjectId) -> tuple[ObjectId, ...]:
         """Directory ids from the root down to `directory`, it included."""
-        return tuple(state.id for state in self._chain(directory))
+        return self._way(directory)[0]
 
     def path(self, directory: ObjectId) -> tuple[Name, ...]:
         """The names that lead from the root to `directory`."""
-        return tuple(state.name for state in self._chain(directory))[1:]
+        return self._way(directory)[1]
 
     def path_of(self, node: Node) -> tuple[Name, ...] | None:
         """The names that lead to `node`, by one of its names; None: it has none."""
@@ -84,6 +91,16 @@ class Tree:
         if found is None or found[0] not in self.directories:
             return None
         return (*self.path(found[0]), found[1])
+
+    def _way(self, directory: ObjectId) -> Way:
+        way = self._ways.get(directory)
+        if way is None:
+            chain = self._chain(directory)
+            way = tuple(each.id for each in chain), tuple(each.name for each in chain)[1:]
+            if len(self._ways) >= MOST_WAYS:
+                self._ways.clear()
+            self._ways[directory] = way
+        return way
 
     def _chain(self, directory: ObjectId) -> list[DirectoryState]:
         chain = []
@@ -304,6 +321,7 @@ class Tree:
         old.children -= 1
         self.directories[parent].children += 1
         state.parent, state.name = parent, name
+        self._ways.clear()
         if state.pins:
             fresh, idle = self._pin(parent), self._unpin(old.id)
             if fresh or idle:
@@ -320,6 +338,7 @@ class Tree:
             if needed or state is None or at in self.by_object or state.watchers:
                 break
             del self.directories[at]
+            self._ways.pop(at, None)
             self.tagged.discard(at)
             if state.inode is not None and self._nodeless.get(state.inode) == at:
                 del self._nodeless[state.inode]
