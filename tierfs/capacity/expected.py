@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Expectations:
         return next((self._sizes[key].last for key in _keys(path) if key in self._sizes), None)
 
 
+@functools.lru_cache(maxsize=256)
 def _keys(path: tuple[Name, ...]) -> tuple[bytes, ...]:
     """What the file has in common with that of a sibling: at first the whole name, then all but
     its numbers (``step-500.ckpt``)."""

@@ -47,7 +47,7 @@ IDLE_TASKS = 16
 BURST = 32
 """Messages moved without letting others run."""
 
-PATIENCE_SECONDS = 0.0005
+PATIENCE_SECONDS = 0.001
 """How long the step that reads a request may wait for threads before it goes on in the loop."""
 
 NEXT_SECONDS = 0.0001
@@ -181,12 +181,12 @@ class Filter:
             except trio.ClosedResourceError:
                 continue
             self._spin_until = time.monotonic() + SPIN_SECONDS
-            for _ in range(BURST):
+            for number in range(BURST):
+                if number:
+                    self._await_next()
                 try:
                     size = self._device.receive(self._buffer)
                 except BlockingIOError:
-                    if self._comes_soon():
-                        continue
                     break
                 except OSError as error:
                     if error.errno in (errno.EINTR, errno.ENOENT):
@@ -202,12 +202,11 @@ class Filter:
                     self._buffer = self._spare.pop() if self._spare else bytearray(MESSAGE_BYTES)
                     self._view = memoryview(self._buffer)
 
-    def _comes_soon(self) -> bool:
+    def _await_next(self) -> None:
         """Waits a moment for the next request of a burst, while nobody waits for an answer."""
         fd, waiting = self._device.fd, len(self._asked) - len(self._behind)
-        if waiting or fd >= SELECTABLE or time.monotonic() >= self._spin_until:
-            return False
-        return bool(select.select((fd,), (), (), NEXT_SECONDS)[0])
+        if not waiting and fd < SELECTABLE and time.monotonic() < self._spin_until:
+            select.select((fd,), (), (), NEXT_SECONDS)
 
     async def _request(self, nursery: trio.Nursery, message: memoryview) -> bool:
         """Answers a request, or sees to it that it is; whether it is another task's turn now."""

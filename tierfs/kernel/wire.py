@@ -80,7 +80,7 @@ _OPERATIONS = {int(opcode): opcode.name.lower() for opcode in Opcode}
 
 def operation(opcode: int) -> str:
     """What people call it."""
-    return _OPERATIONS.get(opcode, f"operation {opcode}")
+    return _OPERATIONS.get(opcode) or f"operation {opcode}"
 
 
 class InitFlag(enum.IntFlag):

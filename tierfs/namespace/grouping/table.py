@@ -127,7 +127,10 @@ class GroupTable:
 
     def unsealed_in(self, scope: Iterable[ObjectId]) -> ObjectId | None:
         """The unsealed checkpoint among the directories `scope`."""
-        return next((each for each in scope if self.is_unsealed(each)), None)
+        for each in scope:
+            if self.is_unsealed(each):
+                return each
+        return None
 
     def sealed_in(self, scope: tuple[ObjectId, ...]) -> ObjectId | None:
         """The sealed checkpoint among `scope`: directory ids from the root on."""
