@@ -17,6 +17,13 @@ from tierfs.namespace.outage.asking import on_behalf_of
 
 log = logging.getLogger(__name__)
 
+KEPT_BYTES = wire.REPLY_HEADER.size + (1 << 20)
+"""A buffer for the largest READ of the kernel. New memory for each would cost as much as to copy
+what is read."""
+
+KEPT_FROM = 32 << 10
+KEPT_BUFFERS = 8
+
 
 class Extras:
     """Answers them by the namespace, with the same error boundary as the handlers of pyfuse3."""
@@ -27,6 +34,7 @@ class Extras:
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
+        self._buffers: list[bytearray] = []
 
     async def answer(self, request: Request, message: bytes | memoryview) -> bytes | memoryview:
         """The reply to `message`, an error included."""
@@ -45,8 +53,9 @@ class Extras:
         match request.opcode:
             case Opcode.READ:
                 read = wire.read(message)
-                buffer = bytearray(wire.REPLY_HEADER.size + read.size)
-                room = memoryview(buffer)[wire.REPLY_HEADER.size :]
+                end = wire.REPLY_HEADER.size + read.size
+                buffer = self._buffer(end)
+                room = memoryview(buffer)[wire.REPLY_HEADER.size : end]
                 size = await ranges.read_into(files.handle(read.fh), read.offset, room)
                 return wire.data_reply(request.unique, buffer, size)
             case Opcode.WRITE:
@@ -72,3 +81,20 @@ class Extras:
                 )
                 return wire.count_reply(request.unique, count)
         return wire.error_reply(request.unique, errno.ENOSYS)
+
+    def sent(self, reply: bytes | memoryview) -> None:
+        """The kernel has `reply`: the buffer that it stands in may be used again.
+
+        That of a reply that failed may not: a thread may still be reading into it.
+        """
+        buffer = reply.obj if isinstance(reply, memoryview) else None
+        if not isinstance(buffer, bytearray) or len(self._buffers) == KEPT_BUFFERS:
+            return
+        if len(buffer) == KEPT_BYTES:
+            self._buffers.append(buffer)
+
+    def _buffer(self, size: int) -> bytearray:
+        """One of `size` bytes or more."""
+        if not KEPT_FROM <= size <= KEPT_BYTES:
+            return bytearray(size)
+        return self._buffers.pop() if self._buffers else bytearray(KEPT_BYTES)

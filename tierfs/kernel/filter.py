@@ -313,7 +313,9 @@ class Filter:
         return message
 
     async def _answer(self, request: Request, message: bytes | memoryview) -> None:
-        self._reply(await self._extras.answer(request, message))
+        reply = await self._extras.answer(request, message)
+        self._reply(reply)
+        self._extras.sent(reply)
         lent = message.obj if isinstance(message, memoryview) else None
         if isinstance(lent, bytearray) and len(self._spare) < SPARE_BUFFERS:
             self._spare.append(lent)
