@@ -166,3 +166,22 @@ def test_an_unlinker_that_was_killed_is_known_after_a_restart(direct: Direct) ->
     direct.settle()
     left = {path for path in direct.shared.rglob("*") if path.name in NAMES}
     assert left == {direct.shared / f".staging_{AT}" / NAMES[1]}
+
+
+def test_what_was_written_before_its_directory_went_into_a_checkpoint_survives_a_restart(
+    make_direct: Callable[..., Direct],
+) -> None:
+    direct = make_direct(held=True)
+    for directory in ("top", f"top/{AT}", "part"):
+        direct.mkdir(directory)
+    for name in NAMES:
+        direct.write_file(f"top/{AT}/{name}", b"old")
+    sent(direct)
+    direct.write_file("part/shard", b"new")
+    direct.rename("part", f"top/{AT}/part")
+    before = contents(direct)
+    direct.restart(held=True)
+    assert contents(direct) == before
+    direct.settle()
+    flush(direct)
+    assert contents(direct) == contents(OsCalls(direct.shared)) == before

@@ -133,11 +133,15 @@ class GroupTable:
         return None
 
     def sealed_in(self, scope: tuple[ObjectId, ...]) -> ObjectId | None:
-        """The sealed checkpoint among `scope`: directory ids from the root on."""
+        """The sealed checkpoint that the last of `scope` lies in now, or is.
+
+        A directory above it may have been renamed since `scope` led there.
+        """
         top = self.patterns.top(self._tree.path(scope[-1]))
-        if top is None or self.is_unsealed(scope[top + 1]) or self._is_staged(scope[top + 1]):
+        if top is None:
             return None
-        return scope[top + 1]
+        found = self._tree.scope(scope[-1])[top + 1]
+        return None if self.is_unsealed(found) or self._is_staged(found) else found
 
     def concerns(self, scope: tuple[ObjectId, ...]) -> bool:
         """Whether there is anything that `note` would note of an op there."""
