@@ -309,6 +309,8 @@ class Tree:
 
     def add_directory(self, directory: ObjectId, parent: ObjectId, name: Name) -> DirectoryState:
         """Puts a directory into the logical tree."""
+        if directory in self._ways:
+            self._ways.clear()
         state = DirectoryState(directory, parent, name)
         self.directories[directory] = state
         self.directories[parent].children += 1

@@ -36,7 +36,6 @@ from tierfs.namespace.overlay.nodes import (
     Location,
     Node,
 )
-from tierfs.namespace.overlay.tree import Tree
 from tierfs.namespace.restart.known import Known
 from tierfs.namespace.restart.reach import find_targets
 from tierfs.shared import staging_name, unstaged_name
@@ -44,7 +43,6 @@ from tierfs.shared import staging_name, unstaged_name
 log = logging.getLogger(__name__)
 
 TAKES = (OpKind.UNLINK, OpKind.RMDIR)
-MOVES_NOTHING = (OpKind.PUT, OpKind.UNLINK, OpKind.SETATTR, OpKind.SYMLINK)
 GROUP_KINDS = (OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN)
 MAKERS = (OpKind.PUT, OpKind.SYMLINK)
 """Their `base_inode` is what the shared tier has under the name, another file."""
@@ -65,12 +63,11 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     if known is not None:
         known.place()
     bases = {record.id: record.base_inode for record in snapshot.objects}
-    ways = _Ways(core.tree)
     for op in sorted(snapshot.ops, key=lambda op: op.number):
         obj = core.tree.objects.get(op.object) or _missing_object(core, op)
         if known is None and op.state is OpState.CLOSED:
             op.state = OpState.PENDING  # whoever had it open is gone with the old mount
-        _restore_op(core, op, obj, bases, ways)
+        _restore_op(core, op, obj, bases)
     for directory in snapshot.directories:
         if directory.inode is not None:
             location = Location(directory.parent, directory.name, directory.inode)
@@ -159,37 +156,14 @@ def _restore_groups(core: Core) -> None:
         core.backlog.update(op)
 
 
-class _Ways:
-    """What leads to each directory, looked for once until an op moves one."""
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._known: dict[ObjectId, tuple[tuple[ObjectId, ...], tuple[Name, ...]]] = {}
-
-    def to(self, directory: ObjectId) -> tuple[tuple[ObjectId, ...], tuple[Name, ...]]:
-        """The ids of the directories down to `directory`, and their names."""
-        known = self._known.get(directory)
-        if known is None:
-            known = self._tree.scope(directory), self._tree.path(directory)
-            self._known[directory] = known
-        return known
-
-    def passed(self, op: Op) -> None:
-        """`op` is in the tree."""
-        if op.kind not in MOVES_NOTHING:
-            self._known.clear()
-
-
-def _restore_op(
-    core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, int | None], ways: _Ways
-) -> None:
+def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, int | None]) -> None:
     tree = core.tree
     if op.parent not in tree.directories:
         log.error("journal: %s #%d %r: its directory has no row", op.kind, op.number, op.name)
         return
     _locate(core, op, obj)
-    op.scope, names = ways.to(op.parent)
-    op.path = (*names, op.name)
+    op.scope = tree.scope(op.parent)
+    op.path = (*tree.path(op.parent), op.name)
     if op.parent2 is not None and op.name2 is not None and op.parent2 in tree.directories:
         op.scope2 = tree.scope(op.parent2)
         op.path2 = (*tree.path(op.parent2), op.name2)
@@ -208,7 +182,6 @@ def _restore_op(
         _exchange(core, op, obj, bases.get(op.other))
     else:
         _apply_to_overlay(core, op, obj)
-    ways.passed(op)
     if op.kind is not OpKind.MKNOD:
         core.backlog.add(op)
 
