@@ -44,5 +44,5 @@ def test_file_kept_open_and_never_changed_is_sent_once(make_node: Callable[..., 
     inode = there.stat().st_ino
     os.close(kept)
     node.settle()
+    wait_until(lambda: node.status()["pending_ops"] == 0, "the last close to be over")
     assert there.stat().st_ino == inode
-    assert node.status()["pending_ops"] == 0

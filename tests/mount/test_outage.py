@@ -209,7 +209,7 @@ def test_slow_is_not_dead_and_one_that_hangs_is_one(tier: FaultyTier, outage_nod
         assert (tier.directory / "run" / "f1").read_bytes() == content, "the older one goes first"
         assert state(node) != "down"
         assert os.listdir(tier.directory / "other") == []
-        assert node.status()["pending_files"] == len(stuck)
+        wait_until(lambda: node.status()["pending_files"] == len(stuck), "only these to be left")
         os.stat(node.mount / "run" / "f1")
     with tier.fail("EROFS", "create|write"):
         (node.mount / "later").write_bytes(b"1")

@@ -43,7 +43,7 @@ def test_a_log_is_sent_while_it_is_open_and_holds_nothing(
         assert node.cli("settled", run, "--timeout", "20").code == 0
     node.settle()
     assert (there / "train.log").stat().st_ino != inode
-    assert node.status()["pending_ops"] == 0
+    wait_until(lambda: node.status()["pending_ops"] == 0, "the last close to be over")
 
 
 def test_a_log_in_a_checkpoint_keeps_it_from_nothing(make_node: Callable[..., Node]) -> None:
