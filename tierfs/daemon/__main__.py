@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 from logging.handlers import RotatingFileHandler
+from typing import NoReturn
 
 import trio
 
@@ -148,5 +149,13 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
+def _end(code: int) -> NoReturn:
+    """All rooms are closed. Taking a million names apart one by one would last for seconds."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

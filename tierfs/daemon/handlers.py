@@ -58,9 +58,14 @@ T = TypeVar("T")
 
 
 class Handlers:
-    """One method for each command."""
+    """One method for each command.
+
+    Attributes:
+        unmounting: held while `tierfs umount` waits for the kernel.
+    """
 
     def __init__(self, rooms: Rooms, link: Link | None) -> None:
+        self.unmounting = trio.Lock()
         self._rooms = rooms
         self._link = link
         self._report = Report(rooms)
@@ -107,9 +112,10 @@ class Handlers:
             if result.exit_code:
                 return result, result.exit_code
         try:
-            await trio.to_thread.run_sync(
-                lambda: umount(mountpoint, detach=request.force), limiter=self._access
-            )
+            async with self.unmounting:
+                await trio.to_thread.run_sync(
+                    lambda: umount(mountpoint, detach=request.force), limiter=self._access
+                )
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise

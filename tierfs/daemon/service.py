@@ -95,7 +95,8 @@ class Mount:
         link = None if succession is None else succession.link
         rooms.fs.drive.on_failed = self._leave_lost
         rooms.fs.drive.on_returned = self._ask_for_next
-        self._control = ControlServer(self._runtime, Handlers(rooms, link).table())
+        self._handlers = Handlers(rooms, link)
+        self._control = ControlServer(self._runtime, self._handlers.table())
 
     def _leave_lost(self, names: list[tuple[Name, ...]]) -> None:
         paths = [os.path.join(self._rooms.mountpoint, *map(os.fsdecode, name)) for name in names]
@@ -195,7 +196,10 @@ class Mount:
 
     async def _fuse(self, scope: trio.CancelScope) -> None:
         await pyfuse3.main()
-        # The mount point is gone before the handler of `tierfs umount` hears of it.
+        # The mount point is gone before the handler of `tierfs umount` hears of it, the longer
+        # before the more names the kernel has to forget.
+        async with self._handlers.unmounting:
+            pass
         with trio.move_on_after(ANSWER_SECONDS):
             await self._control.idle()
         log.info("%s: unmounted", self._rooms.mountpoint)
@@ -260,7 +264,7 @@ class Mount:
         if self._filtered is not None:
             self._filtered.close()
         if self._succession is not None:
-            self._succession.log.remove()
+            self._succession.end()
         remove_session(self._runtime)
 
 

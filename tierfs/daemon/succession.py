@@ -6,6 +6,7 @@ survive the process only. It is made anew when it has grown, and at each start.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -171,6 +172,12 @@ class Succession:
             self._write(lines)
         self.log.finish()
         self.remembered.nodes.clear()
+
+    def end(self) -> None:
+        """The mount is gone: however this worker ends, there is nothing to go on with."""
+        with contextlib.suppress(OSError):  # the supervisor is gone as well
+            self.link.drop(DEVICE)
+        self.log.remove()
 
     async def run(self, fs: FileSystem) -> None:
         """Shows that the loop turns, and keeps the log small; until cancelled."""

@@ -214,6 +214,8 @@ class Filter:
         opcode = request.opcode
         if opcode in _FORGETS:
             self._hot.forget(request, message)
+            if opcode == Opcode.BATCH_FORGET:  # there may be a million
+                await trio.lowlevel.checkpoint()
             return False
         if opcode == Opcode.INTERRUPT:
             return False  # nothing here can be interrupted, and it takes no answer

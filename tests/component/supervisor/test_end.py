@@ -1,0 +1,38 @@
+"""The end of a mount, whatever becomes of the worker that made it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+WORKER = """
+import os, signal, sys
+from tierfs.supervisor.link import Link
+link = Link(int(sys.argv[-1]))
+if link.restarts:
+    link.refused("there is nothing to go on with")
+    sys.exit(1)
+link.keep("device", os.open("/dev/null", os.O_RDONLY))
+link.ready()
+link.drop("device")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+SUPERVISOR = """
+import logging, sys
+from pathlib import Path
+from tierfs.supervisor.supervisor import Supervisor
+logging.basicConfig()
+command = [sys.executable, "-c", sys.argv[1]]
+sys.exit(Supervisor("/nowhere", command, Path(sys.argv[2]), print).run())
+"""
+
+
+def test_a_worker_that_dies_when_the_mount_is_gone_is_the_last(tmp_path: Path) -> None:
+    """It has let go of the device: the next one would have nothing to read, and no mount."""
+    done = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR, WORKER, tmp_path],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
