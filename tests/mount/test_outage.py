@@ -7,11 +7,13 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.harness import FaultyTier, LoopDevice, Node, compare, fails_with, shut_down, wait_until
+from tests.harness.users import ALICE, BOB, as_user
 from tierfs.control.discovery import session_directory
 from tierfs.writeback.settings import WritebackSettings
 
@@ -75,19 +77,40 @@ def test_what_has_to_be_asked_gets_an_error_in_time(tier: FaultyTier, outage_nod
     compare(node.mount, tier.directory)
 
 
+def rights_hold(run: Path) -> None:
+    """Who may not be asked of the shared tier now is who might not before."""
+
+    def save() -> None:
+        (run / "hers" / "f.tmp").write_bytes(b"hers")
+        os.rename(run / "hers" / "f.tmp", run / "hers" / "f")
+
+    as_user(save, ALICE)
+    assert (run / "hers" / "f").stat().st_uid == ALICE
+    for refused in (run / "hers" / "g", run / "private" / "f", run / "private" / "g"):
+        with fails_with(errno.EACCES):
+            as_user(partial(refused.write_bytes, b"not his"), BOB)
+    with fails_with(errno.EACCES):
+        as_user(lambda: os.rename(run / "hers" / "f", run / "hers" / "taken"), BOB)
+
+
 def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
     """Directories in use: what is made, renamed and removed there needs no shared tier."""
     node, run = outage_node, outage_node.mount / "run"
     (run / "deep").mkdir(parents=True)
+    for name, owner, mode in (("hers", ALICE, 0o755), ("private", 0, 0o700)):
+        (run / name).mkdir(mode=mode)
+        os.chown(run / name, owner, owner)
+    (run / "private" / "f").write_bytes(b"private")
     for name in ("old", "gone", "latest", "kept", "read"):
         (run / name).write_bytes(name.encode())
     (run / "deep" / "f").write_bytes(b"f")
     node.settle()
-    until_known(node, run, run / "deep")
+    until_known(node, run, run / "deep", run / "hers", run / "private")
     with tier.hang():
         wait_until(lambda: state(node) != "healthy", "the outage to be seen", timeout=30)
         assert node.cli("set", node.mount, "tier_wait=60s").code == 0
         started = time.monotonic()
+        rights_hold(run)
         (run / "new").write_bytes(b"new")
         (run / "clash").write_bytes(b"ours")
         with fails_with(errno.EEXIST):
@@ -109,7 +132,8 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
         assert (run / "read").read_bytes() == b"read"
         assert (run / "deep" / "f").stat().st_size == 1
         assert sorted(os.listdir(run)) == [
-            "clash", "deep", "kept", "latest", "new", "read", "renamed", "step-1",
+            "clash", "deep", "hers", "kept", "latest", "new", "private", "read", "renamed",
+            "step-1",
         ]  # fmt: skip
         assert time.monotonic() - started < 60, "nothing of this waits for the tier"
         assert node.cli("set", node.mount, f"tier_wait={TIER_WAIT}s").code == 0
@@ -194,6 +218,14 @@ def test_a_worker_that_starts_while_the_tier_is_dead(
     compare(node.mount, device.mountpoint)
 
 
+def is_retried(node: Node, number: int, error: str) -> bool:
+    """Whether the file of that number is tried again because of `error`."""
+    return any(
+        each["path"].endswith(f"later{number}") and error in each["error"]
+        for each in node.status()["retrying"]
+    )
+
+
 def test_slow_is_not_dead_and_one_that_hangs_is_one(tier: FaultyTier, outage_node: Node) -> None:
     node = outage_node
     content = os.urandom(1 << 20)
@@ -211,9 +243,9 @@ def test_slow_is_not_dead_and_one_that_hangs_is_one(tier: FaultyTier, outage_nod
         assert os.listdir(tier.directory / "other") == []
         wait_until(lambda: node.status()["pending_files"] == len(stuck), "only these to be left")
         os.stat(node.mount / "run" / "f1")
-    with tier.fail("EROFS", "create|write"):
-        (node.mount / "later").write_bytes(b"1")
-        wait_until(lambda: node.status()["retrying"], "EROFS to be shown", timeout=60)
-        assert "EROFS" in node.status()["retrying"][0]["error"]
+    for number, error in enumerate(("ENOSPC", "EDQUOT", "EROFS")):
+        with tier.fail(error, "create|write"):
+            (node.mount / f"later{number}").write_bytes(b"1")
+            wait_until(partial(is_retried, node, number, error), f"{error} to be shown", timeout=60)
     node.settle(timeout=60)
     compare(node.mount, tier.directory)
