@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from tests.harness.waiting import wait_until
 from tierfs.control import requests
 from tierfs.control.client import call
-from tierfs.control.discovery import find_mount, session_directory
+from tierfs.control.discovery import session_directory
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -132,10 +132,8 @@ class Node:
 
     def settle(self, *paths: str | Path, timeout: float = 60.0) -> None:
         """Flush and require that everything is committed."""
-        wanted = tuple(find_mount(str(path))[1] for path in paths or (self.mount,))
-        request = requests.Flush(paths=wanted, wait=True, timeout=timeout)
-        result, code = call(str(self.mount), request, silence=timeout + 30)
-        assert code == 0, f"flush: {code}\n{result}"
+        result = self.flush(*paths, timeout=timeout)
+        assert result.code == 0, f"flush: {result.code}\n{result.out}{result.err}"
 
     def status(self) -> dict[str, Any]:
         """What `tierfs status --json` prints of this mount."""

@@ -44,7 +44,7 @@ def test_a_job_that_keeps_one_checkpoint_publishes_while_it_goes_on(
     job = subprocess.Popen([sys.executable, jobs.__file__, *map(str, words)])
     try:
         with Watch(device, [kind]) as watch:
-            wait_until(lambda: watch.steps.get(kind.name, 0) > 20, "it to publish", timeout=60)
+            wait_until(lambda: watch.steps.get(kind.name, 0) > 20, "it to publish", timeout=150)
             assert job.poll() is None
             job.kill()
             job.wait()

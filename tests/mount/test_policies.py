@@ -201,7 +201,7 @@ def test_what_the_shared_tier_says_comes_out_of_close(
     with pytest.raises(OSError, match="No space left"):
         (node.mount / "through" / "large").write_bytes(os.urandom(80 * MIB))
     assert (node.mount / "through" / "large").stat().st_size == 80 * MIB
-    assert node.status()["retrying"]
+    wait_until(lambda: node.status()["retrying"], "it to be tried again")
     # it is kept, and goes when there is room
     (node.mount / "through" / "large").unlink()
     node.settle()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import LoopDevice, Node, compare
+from tests.harness import LoopDevice, Node, compare, wait_until
 
 MIB = 1 << 20
 
@@ -53,11 +53,15 @@ def test_a_file_larger_than_the_whole_local_tier(small: Node) -> None:
     with large.open("rb") as file:
         assert all(file.read(MIB) == block(index) for index in range(160))
     small.settle()
-    assert (small.shared / "large").stat().st_nlink == 1
+    wait_until(lambda: (small.shared / "large").stat().st_nlink == 1, "its object to go")
     compare(small.mount, small.shared)
     with (small.shared / "large").open("rb") as file:
         assert all(file.read(MIB) == block(index) for index in range(160))
-    assert not [path for path in staged(small) if path.is_file()]
+    wait_until(lambda: not staged_files(small), "what was staged to go")
+
+
+def staged_files(node: Node) -> list[Path]:
+    return [path for path in staged(node) if path.is_file()]
 
 
 def staged(node: Node) -> list[Path]:
@@ -101,7 +105,7 @@ def test_what_is_done_to_a_spilled_file(small: Node, full: Callable[[], None]) -
     assert done.read_bytes() == model
     assert os.getxattr(done, "user.a") == b"1"
     assert [each for each in os.listxattr(done) if "tierfs" in each] == ["user.tierfs.digest"]
-    assert done.stat().st_nlink == path.stat().st_nlink == 1
+    wait_until(lambda: done.stat().st_nlink == path.stat().st_nlink == 1, "its object to go")
     with path.open("r+b") as file:
         file.write(b"again")
     assert path.read_bytes() == b"again" + model[5:]
@@ -152,4 +156,4 @@ def test_a_spilled_file_outlives_the_daemon(small: Node, full: Callable[[], None
     small.settle()
     compare(small.mount, small.shared)
     assert (small.shared / "torn").read_bytes() == block(4)
-    assert not [path for path in staged(small) if path.is_file()]
+    wait_until(lambda: not staged_files(small), "what was staged to go")
