@@ -130,7 +130,7 @@ def _below(paths: tuple[str, ...], peer: Peer) -> tuple[list[Reached], list[str]
         if not is_directory and not stat.S_ISREG(st.st_mode):
             return
         wanted = os.R_OK | (os.X_OK if is_directory else 0)
-        if not os.access(path, wanted, effective_ids=True):
+        if not _is_allowed(path, wanted):
             denied.append(path)
             return
         reached.append(Reached(path, st.st_ino, st.st_size, is_directory))
@@ -146,6 +146,15 @@ def _below(paths: tuple[str, ...], peer: Peer) -> tuple[list[Reached], list[str]
 
     _as_peer(peer, ask)
     return reached, denied
+
+
+def _is_allowed(path: str, wanted: int) -> bool:
+    """As access(2), which says no as well of what is gone: that is FileNotFoundError."""
+    for _ in range(2):  # a new one may have taken the name
+        if os.access(path, wanted, effective_ids=True):
+            return True
+        os.lstat(path)
+    return False
 
 
 def _open_to_change(path: str, peer: Peer) -> tuple[int, int]:
