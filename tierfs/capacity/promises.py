@@ -18,10 +18,6 @@ FASTEST = 32 << 30
 GROWTH = 1.5
 """A file that exceeds what was expected of it is expected to become so much larger than it is."""
 
-AHEAD = 8 << 30
-"""XFS allocates as much again behind the end of a file that grows, up to so many bytes, and takes
-it back when the file is closed."""
-
 SOONEST = 0.05
 LATEST = 0.5
 """Seconds between two looks, while files with a promise are open: by how much room is left."""
@@ -36,28 +32,26 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class _Promise:
-    """`room`: what the file may come to take; `shared`: it began with content, which may share its
-    blocks with another version."""
+    """`shared`: the file began with content, which may share its blocks with another version."""
 
     expected: int
-    room: int
     shared: bool
     taken: int = 0
 
     @property
     def rest(self) -> int:
-        return self.room if self.shared else max(0, self.room - self.taken)
+        return self.expected if self.shared else max(0, self.expected - self.taken)
 
 
 class Promises:
     """What is promised, by number of the node.
 
-    `share`: of the tier, kept free besides. `ahead`: see AHEAD.
+    `share`: of the tier, kept free besides. What XFS allocates behind the end of a file that grows
+    needs no room of its own: it is taken back for whoever meets the end of the drive.
     """
 
-    def __init__(self, share: float, ahead: int = AHEAD) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
-        self._ahead = ahead
         self._given: dict[int, _Promise] = {}
         self._open = 0
         self._ended = 0
@@ -90,11 +84,6 @@ class Promises:
         promise.taken = file.taken
         if file.size > promise.expected:
             promise.expected = int(file.size * GROWTH)
-            promise.room = self.room(promise.expected)
-
-    def room(self, size: int) -> int:
-        """Bytes that a file of `size` bytes takes at the most while it is written."""
-        return size + min(size, self._ahead)
 
     def numbers(self) -> list[int]:
         """The open files that have a promise."""
@@ -104,13 +93,13 @@ class Promises:
         """Whether `number` has one."""
         return number in self._given
 
-    def missing(self, room: int) -> int:
-        """Bytes that had to become free, as of the last look, before `room` can be promised."""
-        return 0 if self._usage is None else max(0, room + self.wanted - self._usage.free)
+    def missing(self, size: int) -> int:
+        """Bytes that had to become free, as of the last look, to promise `size` more."""
+        return 0 if self._usage is None else max(0, size + self.wanted - self._usage.free)
 
-    def is_ample(self, room: int, now: float) -> bool:
-        """Whether `room` can be promised whatever was written since the last look."""
-        return self.missing(room + self._doubt(now)) == 0
+    def is_ample(self, size: int, now: float) -> bool:
+        """Whether `size` can be promised whatever was written since the last look."""
+        return self.missing(size + self._doubt(now)) == 0
 
     def leaves(self, size: int) -> bool:
         """Whether another one's `size` bytes leave what is promised, as of the last look.
@@ -139,7 +128,7 @@ class Promises:
         room, and nobody can tell which: all of it is kept.
         """
         expected = max(expected, size)
-        self._given[number] = promise = _Promise(expected, self.room(expected), size > 0)
+        self._given[number] = promise = _Promise(expected, size > 0)
         self._open += promise.rest
 
     def over(self, number: int, size: int) -> None:

@@ -93,14 +93,14 @@ def test_the_largest_of_late_is_expected_again() -> None:
 
 def give(promises: Promises, number: int, expected: int, size: int = 0) -> bool:
     """A promise for as much as was free at the last look."""
-    if promises.missing(promises.room(max(expected, size))):
+    if promises.missing(max(expected, size)):
         return False
     promises.take(number, expected, size)
     return True
 
 
 def test_promises_cover_what_all_will_write() -> None:
-    promises = Promises(0.1, ahead=0)
+    promises = Promises(0.1)
     assert give(promises, 1, 400)  # before the first look nothing is known
     promises.looked(Usage(1000, 900), {1: Written(100, 100)}, 0.1, 0.0)
     assert promises.rest == 300
@@ -116,26 +116,15 @@ def test_promises_cover_what_all_will_write() -> None:
 
 
 def test_a_file_that_was_larger_than_expected_counts_with_all_that_it_wrote() -> None:
-    promises = Promises(0.0, ahead=0)
+    promises = Promises(0.0)
     promises.looked(Usage(1000, 900), {}, 0.0, 0.0)
     assert give(promises, 1, 10)
     promises.over(1, 500)
     assert promises.missing(500) == 100
 
 
-def test_what_is_allocated_behind_the_end_is_room_that_a_file_takes() -> None:
-    promises = Promises(0.0, ahead=1000)
-    assert (promises.room(400), promises.room(4000)) == (800, 5000)
-    promises.looked(Usage(9000, 800), {}, 0.0, 0.0)
-    assert not give(promises, 1, 401)
-    assert give(promises, 1, 400)
-    promises.looked(Usage(9000, 300), {1: Written(250, 500)}, 0.0, 0.1)
-    assert promises.rest == 300
-    assert not give(promises, 2, 1)
-
-
 def test_a_promise_grows_with_its_file() -> None:
-    promises = Promises(0.0, ahead=0)
+    promises = Promises(0.0)
     promises.looked(Usage(10000, 9000), {}, 0.0, 0.0)
     assert give(promises, 1, 100)
     promises.looked(Usage(10000, 8000), {1: Written(1000, 1000)}, 0.0, 0.5)
@@ -145,7 +134,7 @@ def test_a_promise_grows_with_its_file() -> None:
 
 
 def test_an_old_look_is_good_for_what_nobody_can_have_written_since() -> None:
-    promises, total = Promises(0.0, ahead=0), 4 * FASTEST
+    promises, total = Promises(0.0), 4 * FASTEST
     promises.looked(Usage(total, FASTEST), {}, 0.0, 10.0)
     assert promises.is_ample(FASTEST // 2, 10.5)
     assert not promises.is_ample(FASTEST // 2, 10.6)
@@ -156,7 +145,7 @@ def test_an_old_look_is_good_for_what_nobody_can_have_written_since() -> None:
 
 
 def test_others_leave_what_is_promised() -> None:
-    promises = Promises(0.1, ahead=0)
+    promises = Promises(0.1)
     promises.looked(Usage(1000, 500), {}, 0.1, 0.0)
     assert promises.leaves(501)  # nothing is promised: it will see for itself
     promises.take(1, 300, 0)
@@ -165,7 +154,7 @@ def test_others_leave_what_is_promised() -> None:
 
 
 def test_the_fuller_the_tier_the_sooner_it_is_looked_at() -> None:
-    promises = Promises(0.0, ahead=0)
+    promises = Promises(0.0)
     promises.looked(Usage(4 * FASTEST, FASTEST // 10), {}, 0.0, 0.0)
     assert promises.pause() == LATEST  # nothing is promised
     promises.take(1, 0, 0)
@@ -175,7 +164,7 @@ def test_the_fuller_the_tier_the_sooner_it_is_looked_at() -> None:
 
 
 def test_a_version_that_shares_its_blocks_may_have_to_take_all_of_them() -> None:
-    promises = Promises(0.0, ahead=0)
+    promises = Promises(0.0)
     promises.looked(Usage(1000, 500), {}, 0.0, 0.0)
     assert give(promises, 1, 100, 300)
     promises.looked(Usage(1000, 500), {1: Written(300, 300)}, 0.0, 0.0)

@@ -91,7 +91,7 @@ class Eviction:
         It has `size` bytes now and is `expected` to have so many. If so it has its promise.
         """
         promises = self._core.promises
-        need = promises.room(max(expected, size))
+        need = max(expected, size)
         if self._core.store.spread.only_far:
             return False
         if not promises.is_ample(need, time.monotonic()):
