@@ -19,8 +19,8 @@ CHECKOUT = Path(__file__).parents[2]
 class FaultyTier:
     """`directory` as `mountpoint` shows it, with faults.
 
-    `hang`, `fail`, `delay` and `crawl` hold inside their block, for calls that match `op` and the
-    last name `name`, both patterns as of the shell.
+    `hang`, `fail`, `delay`, `crawl`, `cut` and `flip` hold inside their block, for calls that match
+    `op` and the last name `name`, both patterns as of the shell.
     """
 
     def __init__(self, directory: Path, mountpoint: Path) -> None:
@@ -86,6 +86,14 @@ class FaultyTier:
     def crawl(self, rate: float, name: str = "*") -> AbstractContextManager[None]:
         """Reads and writes share `rate` bytes a second."""
         return self._fault(op="read|write", name=name, do="delay", rate=rate)
+
+    def cut(self, size: int, name: str = "*") -> AbstractContextManager[None]:
+        """Writes take `size` bytes at the most."""
+        return self._fault(op="write", name=name, do="short", size=size)
+
+    def flip(self, name: str = "*") -> AbstractContextManager[None]:
+        """Writes store another byte than they were given, and say nothing of it."""
+        return self._fault(op="write", name=name, do="flip")
 
     @contextmanager
     def _fault(self, **rule: object) -> Iterator[None]:

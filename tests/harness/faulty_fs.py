@@ -29,7 +29,9 @@ class Rule:
     """What happens to the calls `op` (patterns, "|" between) on `name` (a pattern, last name).
 
     Attributes:
-        do: hang until the rule is gone, delay by `seconds`, or fail with an errno by its name.
+        do: hang until the rule is gone, delay by `seconds`, or fail with an errno by its name;
+            of writes: short, which take `size` bytes at the most, or flip, which store another
+            byte than they were given.
         rate: with delay: bytes a second of reads and writes, in the place of `seconds`.
     """
 
@@ -38,6 +40,7 @@ class Rule:
     do: str
     seconds: float = 0.0
     rate: float = 0.0
+    size: int = 0
 
     def matches(self, op: str, name: bytes) -> bool:
         """Whether it is about this call."""
@@ -79,7 +82,7 @@ class Faulty(pyfuse3.Operations):
         # the rules are in a file: nobody tells
         while (rule := self._first(op, name)) is not None and rule.do == "hang":  # noqa: ASYNC110
             await trio.sleep(POLL_SECONDS)
-        if rule is None:
+        if rule is None or rule.do in ("short", "flip"):
             return
         if rule.do == "delay" and rule.rate:
             async with self._busy:  # a narrow way: one after the other
@@ -236,7 +239,11 @@ class Faulty(pyfuse3.Operations):
     # -- content -------------------------------------------------------------------------------
 
     async def open(self, inode, flags, ctx):  # type: ignore[no-untyped-def]
-        await self._pass("open", self._name(inode))
+        name = self._name(inode)
+        await self._pass("open", name)
+        if flags & os.O_DIRECT and (rule := self._first("write", name)) and rule.do == "short":
+            # the kernel makes EIO of a direct write that is short; through the cache it passes
+            raise pyfuse3.FUSEError(errno.EINVAL)
         with errors():
             fd = os.open(self._proc(inode), flags & ~(os.O_NOFOLLOW | os.O_DIRECT))
         return pyfuse3.FileInfo(fh=self._opened(fd, inode))
@@ -259,8 +266,14 @@ class Faulty(pyfuse3.Operations):
             return os.pread(fh, size, off)
 
     async def write(self, fh, off, buf):  # type: ignore[no-untyped-def]
-        await self._pass("write", self._name(-fh), len(buf))
+        name = self._name(-fh)
+        await self._pass("write", name, len(buf))
+        rule = self._first("write", name)
         with errors():
+            if rule is not None and rule.do == "short":
+                return os.pwrite(fh, buf[: rule.size], off)
+            if rule is not None and rule.do == "flip":
+                buf = bytes([buf[0] ^ 1]) + buf[1:]
             return os.pwrite(fh, buf, off)
 
     async def flush(self, fh):  # type: ignore[no-untyped-def]

@@ -17,6 +17,7 @@ from tests.harness.users import ALICE, BOB, as_user
 from tierfs.control.discovery import session_directory
 from tierfs.writeback.settings import WritebackSettings
 
+MIB = 1 << 20
 TIER_WAIT = 2.0
 WORDS = [r"shared tier|EIO|Input/output|recovery waits|another node"]
 
@@ -249,3 +250,29 @@ def test_slow_is_not_dead_and_one_that_hangs_is_one(tier: FaultyTier, outage_nod
             wait_until(partial(is_retried, node, number, error), f"{error} to be shown", timeout=60)
     node.settle(timeout=60)
     compare(node.mount, tier.directory)
+
+
+def test_what_is_not_stored_as_it_was_sent_is_not_published(
+    tier: FaultyTier, outage_node: Node
+) -> None:
+    """Short writes are gone on with; what reads back as something else is sent again."""
+    node = outage_node
+    node.expected = [*WORDS, "differs from what was sent"]
+    short, wrong = os.urandom(300_001), os.urandom(3 * MIB + 1)
+    (node.mount / "wrong").write_bytes(b"before")
+    node.settle()
+    with tier.cut(100_000, "*short"), tier.flip("*wrong"):
+        for name, content in (("short", short), ("wrong", wrong)):
+            (node.mount / name).write_bytes(content)
+        wait_until((tier.directory / "short").exists, "the short one to arrive", timeout=60)
+        told = wait_until(lambda: node.status()["retrying"], "the other to be tried", timeout=60)
+        assert [each["path"] for each in told] == [str(node.mount / "wrong")]
+        assert "differs from what was sent; it is sent again" in told[0]["error"]
+        assert (tier.directory / "wrong").read_bytes() == b"before"
+    node.settle()
+    for name, content in (("short", short), ("wrong", wrong)):
+        assert (tier.directory / name).read_bytes() == content
+        assert (node.mount / name).read_bytes() == content
+    compare(node.mount, tier.directory)
+    staged = (tier.directory / ".tierfs" / "staging").rglob("*")
+    assert [path for path in staged if path.is_file()] == []
