@@ -43,11 +43,14 @@ class LoopDevice:
     The loop device is in autoclear mode: it goes with its last mount, also when the test dies.
     """
 
-    def __init__(self, root: Path, name: str, size: int, fstype: str = "xfs") -> None:
+    def __init__(
+        self, root: Path, name: str, size: int, fstype: str = "xfs", *, options: str = "loop"
+    ) -> None:
         self.image = root / f"{name}.img"
         self.mountpoint = root / name
         self.size = size
         self.fstype = fstype
+        self.options = options
 
     def __enter__(self) -> Self:
         self.mountpoint.mkdir(parents=True)
@@ -66,7 +69,7 @@ class LoopDevice:
 
     def mount(self) -> None:
         """Mount the image; XFS replays its log after a shutdown."""
-        run("mount", "-o", "loop", self.image, self.mountpoint)
+        run("mount", "-o", self.options, self.image, self.mountpoint)
 
     def unmount(self, *, lazy: bool = False) -> None:
         """Unmount; with `lazy` also while descriptors are open."""
