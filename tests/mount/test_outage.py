@@ -154,6 +154,67 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
     assert [path.read_bytes() for path in put_away] == [b"of another node"]
 
 
+def save_in_the_outage(node: Node, mtime: int) -> None:
+    """What a job saves, part of it under names that the other node makes as well."""
+    run = node.mount / "run"
+    (run / f"of-{node.name}").write_bytes(node.name.encode())
+    (run / "step").mkdir()
+    (run / "step" / f"shard-{node.name}").write_bytes(node.name.encode() * 1000)
+    (run / "same").write_bytes(b"same")
+    for name in ("made", "latest.tmp"):
+        (run / name).write_bytes(f"{name} of {node.name}".encode())
+        os.utime(run / name, (mtime, mtime))
+    os.rename(run / "latest.tmp", run / "latest")
+
+
+def test_two_nodes_save_in_one_outage(
+    tier: FaultyTier, outage_node: Node, make_node: Callable[..., Node]
+) -> None:
+    """All of both arrives; of a name that both made the later stays, the other is put away."""
+    first, second = outage_node, make_node("b", shared=tier.mountpoint)
+    second.settings, second.expected = first.settings, WORDS
+    (first.mount / "run").mkdir()
+    first.settle()
+    second.start()  # what another node makes would be known some seconds later only
+    for node in (first, second):
+        (node.mount / "run" / f"before-{node.name}").write_bytes(b"1")
+        node.settle()
+    for node in (first, second):
+        until_known(node, node.mount / "run")
+    with tier.hang():
+        for node in (first, second):
+            wait_until(lambda node=node: state(node) != "healthy", "the outage", timeout=30)
+        save_in_the_outage(first, 2_000_000_000)
+        save_in_the_outage(second, 1_000_000_000)
+        assert [node.flush(timeout=1).code for node in (first, second)] == [2, 2]
+    for node in (first, second):
+        node.settle(timeout=120)
+    run = tier.directory / "run"
+    assert sorted(os.listdir(run)) == [
+        "before-a", "before-b", "latest", "made", "of-a", "of-b", "same", "step",
+    ]  # fmt: skip
+    assert sorted(os.listdir(run / "step")) == ["shard-a", "shard-b"]
+    assert (run / "made").read_bytes() == b"made of a"
+    assert (run / "latest").read_bytes() == b"latest.tmp of a"
+    put_away = (tier.directory / ".tierfs" / "quarantine").glob("*/content")
+    assert sorted(path.read_bytes() for path in put_away) == [b"latest.tmp of b", b"made of b"]
+    told = [line for node in (first, second) for line in node.log_text().splitlines()
+            if "another node made the name during an outage here" in line]  # fmt: skip
+    for name in ("made", "latest"):
+        assert len([line for line in told if f"run/{name}" in line]) == 1, told
+    for node in (first, second):
+        wait_until(lambda node=node: sees(node, run), "both to see the same", timeout=30)
+        compare(node.mount, tier.directory)
+
+
+def sees(node: Node, run: Path) -> bool:
+    """Whether the mount shows what the tier has in `run`."""
+    here = node.mount / "run"
+    return sorted(os.listdir(here)) == sorted(os.listdir(run)) and all(
+        (here / name).read_bytes() == (run / name).read_bytes() for name in ("made", "latest")
+    )
+
+
 def test_an_empty_mount_point_is_never_written_into(
     make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
 ) -> None:
