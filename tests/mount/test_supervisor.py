@@ -83,6 +83,27 @@ def test_open_unlinked_files_survive(node: Node) -> None:
     assert os.listdir(node.mount) == []
 
 
+def test_a_file_made_where_another_is_being_removed_survives(node: Node) -> None:
+    """The worker dies in the moment after the open, before the row of the new file is written."""
+    name = node.mount / "name"
+    name.write_bytes(b"old")
+    node.settle()
+    with (node.mount / "open").open("wb") as open_file:
+        open_file.write(b"flushed, and not closed")
+        open_file.flush()
+        os.close(os.dup(open_file.fileno()))
+        name.unlink()  # waits for the file that is open
+        before = node.supervisor()
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.kill(before["worker_pid"], signal.SIGKILL)
+        wait_until(lambda: node.is_served(before["generation"]), "the next worker", timeout=60)
+        os.write(fd, b"new")
+        os.close(fd)
+        assert name.read_bytes() == b"new"
+    node.settle()
+    assert (node.shared / "name").read_bytes() == b"new"
+
+
 def test_stores_through_a_mapping_arrive(node: Node) -> None:
     (node.mount / "f").write_bytes(bytes(4096))
     with (node.mount / "f").open("r+b") as file:

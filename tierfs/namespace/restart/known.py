@@ -155,13 +155,14 @@ class Known:
         """Takes back what a change that was not journaled had done to the names of a file.
 
         The kernel has no answer to it, and asks again. What the overlay does not speak of is where
-        the shared tier has the file, or a name of a file that was just made.
+        the shared tier has the file, or a name of a file that was just made: so is a name of that
+        one of which the overlay says that what had it before is gone.
         """
         tree = self._tree
         true, silent = set(), set()
         for place in node.names:
             entry = tree.entry(*place)
-            if entry is None:
+            if entry is None or (entry.object is None and _is_just_made(node)):
                 silent.add(place)
             elif entry.object is not None and (
                 entry.object is node.object or entry.object.id in known.objects
@@ -229,3 +230,8 @@ class Known:
             obj.users += 1
             found.append((self._tree.node_of_object(obj), obj))
         return found
+
+
+def _is_just_made(node: Node) -> bool:
+    """Whether its CREATE was answered, perhaps, before the row of it was written."""
+    return node.shared is None and node.object is not None and not node.object.pending
