@@ -31,6 +31,10 @@ def node(local: LoopDevice, shared: LoopDevice, make_node: Callable[..., Node]) 
     return node.start()
 
 
+def stuck(node: Node) -> set[str]:
+    return {os.path.basename(each["path"]) for each in node.status()["stuck"]}
+
+
 def test_a_dead_drive_makes_the_mount_write_through(
     node: Node, local: LoopDevice, shared: LoopDevice
 ) -> None:
@@ -43,12 +47,21 @@ def test_a_dead_drive_makes_the_mount_write_through(
     reader = (mount / "run" / "committed").open("rb", buffering=0)
     written = (mount / "run" / "written").open("wb", buffering=0)
     written.write(b"w" * 1000)
+    part = (mount / "run" / "checkpoint-1" / "part.bin").open("wb", buffering=0)
+    part.write(b"p" * 1000)
     with frozen(shared):
         # more than is read of a file before its first byte is written there
         (mount / "run" / "closed").write_bytes(b"x" * 16 * MIB)
         (mount / "run" / "checkpoint-1" / "optimizer.bin").write_bytes(b"o" * 16 * MIB)
         shut_down(local)
         wait_until(lambda: dead(node), "the drive's failure to be noticed")
+    # what is lost is named at once, whoever has it open
+    assert {"written", "part.bin"} <= stuck(node)
+    assert node.status()["open_for_write"] == 0
+    found = node.cli("checkpoints", "--json", mount / "run").json
+    assert [each["open_files"] for each in found["broken"]] == [0]
+    with fails_with(errno.EIO):
+        part.close()
     with fails_with(errno.EIO):
         written.write(b"more")
     with fails_with(errno.EIO):
@@ -58,11 +71,8 @@ def test_a_dead_drive_makes_the_mount_write_through(
     with fails_with(errno.EIO):
         written.close()
 
-    def stuck() -> set[str]:
-        return {os.path.basename(each["path"]) for each in node.status()["stuck"]}
-
     # the kernel releases a file some moments after close() has returned
-    wait_until(lambda: {"closed", "optimizer.bin", "written"} <= stuck(), "the release")
+    wait_until(lambda: {"closed", "optimizer.bin", "written"} <= stuck(node), "the release")
     lost = (session_directory(str(mount)) / "lost").read_text().splitlines()
     assert {str(mount / "run" / name) for name in ("closed", "written")} <= set(lost)
     assert node.flush(timeout=5).code == 3

@@ -13,7 +13,7 @@ import trio
 from tierfs.control.access import only_visible
 from tierfs.control.results import Checkpoint, CheckpointsResult, Removal, Unsettled
 from tierfs.control.server import Peer
-from tierfs.daemon.report import OPEN_STATES, Report
+from tierfs.daemon.report import Report, counts_as_open
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import DirectoryGone, TierfsError
 from tierfs.groups import Decision, Verdict, number_of
@@ -191,7 +191,7 @@ class CheckpointReport:
     def _pending(self, directory: ObjectId) -> tuple[int, int, int]:
         """Files that are pending, their bytes, and files that are open."""
         puts = [op for op in self._rooms.backlog.under(directory) if op.kind is OpKind.PUT]
-        closed = [op for op in puts if op.state not in OPEN_STATES]
+        closed = [op for op in puts if not counts_as_open(op)]
         return len(closed), sum(op.size for op in closed), len(puts) - len(closed)
 
     def _path(self, seen: Seen) -> str:

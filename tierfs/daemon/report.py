@@ -89,7 +89,7 @@ class Report:
                 await trio.sleep(RELEASE_POLL_SECONDS)
 
     def _is_closing(self, op: Op) -> bool:
-        if op.state not in OPEN_STATES or op.mark is not None or op not in self._rooms.backlog:
+        if not counts_as_open(op) or op not in self._rooms.backlog:
             return False
         obj = self._fs.tree.objects.get(op.object)
         writers = [
@@ -127,19 +127,24 @@ class Report:
         return tuple(sorted(map(self.path_of_directory, there)))
 
     def pending(self) -> list[Op]:
-        """All pending ops but those of files that are open, and removals that are held."""
+        """All pending ops but those of files that are open, and removals that are held.
+
+        What is marked waits for a decision, whether or not its file is open still.
+        """
         backlog = self._rooms.backlog
         return [
             op for op in backlog.under(ROOT)
-            if op.state not in OPEN_STATES and not backlog.is_held(op)
+            if not counts_as_open(op) and not backlog.is_held(op)
         ]  # fmt: skip
 
     def open_files(self) -> list[Op]:
         """The ops of the files that are open for writing."""
-        return [
-            op for op in self._rooms.backlog.under(ROOT)
-            if op.kind is OpKind.PUT and op.state in OPEN_STATES and op.mark is None
-        ]  # fmt: skip
+        return [op for op in self._rooms.backlog.under(ROOT) if counts_as_open(op)]
+
+
+def counts_as_open(op: Op) -> bool:
+    """Whether the file of `op` is to be told of as open for writing, and not as marked."""
+    return op.kind is OpKind.PUT and op.state in OPEN_STATES and op.mark is None
 
 
 def oldest_seconds(ops: Iterable[Op]) -> float:

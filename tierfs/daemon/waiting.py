@@ -8,7 +8,7 @@ import trio
 
 from tierfs.control.events import Waiting
 from tierfs.control.server import Send
-from tierfs.daemon.report import OPEN_STATES
+from tierfs.daemon.report import counts_as_open
 from tierfs.model import Op
 from tierfs.order import Backlog
 
@@ -37,7 +37,7 @@ class Telling:
         while True:
             await trio.sleep(EVENT_SECONDS)
             left = [op for op in left if op in backlog]
-            opened = sum(op.state in OPEN_STATES for op in left)
+            opened = sum(map(counts_as_open, left))
             size = sum(op.size for op in left)
             await self.tell(
                 Waiting(
