@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
 from tierfs.osio import RENAME_NOREPLACE
@@ -19,6 +20,11 @@ from tierfs.shared.walk import Found, Incarnation
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _PRIVATE_DIR = 0o700
+_LEFT = "another node left it half written, and the checkpoint that it was to replace was edited"
+
+SEAL_SECONDS = 30.0
+"""How old an intent to seal must be before another node takes the checkpoint over: whoever lives
+makes the rename at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,11 @@ class Reopening(Sealing):
         It becomes ``.staging_NAME``: made anew are its directories, with ids, owners, modes, ACLs
         and times; every file in it is a hard link. `skip` are paths from its top, of files and
         directories, that were removed since and are left out. `row` is that of the op.
+        A next generation that another node left there is gone on with.
 
         Returns its directories. Raises FileNotFoundError if `name` is gone, FileExistsError if
-        something else is staged, EMLINK, and EXDEV where a file is on another file system.
+        something else is staged, BlockingIOError while another node seals it, EMLINK, and EXDEV
+        where a file is on another file system.
         """
         self.visible(place, name)
         with self.opened(place) as directory:
@@ -67,9 +75,12 @@ class Reopening(Sealing):
             last = self.last_record(group)
             if staged is None:
                 self._stage_next(place, directory, name, group, row, frozenset(skip), old)
-            elif last is None or last.state is not GroupState.OPEN or last.inode != staged:
+            elif last is None or last.state is GroupState.SEALED or last.inode != staged:
                 shown = self.shown(place, layout.staging_name(name))
                 raise FileExistsError(errno.EEXIST, "another checkpoint is staged there", shown)
+            elif last.state is GroupState.SEALING:
+                self._wait_for_sealer(last)
+                self.advance(group, replace(last, state=GroupState.OPEN, replaces=None))
             self.system.fsync_dir("reopen.fsync_dir", directory)
             return self._compare(directory, name)
 
@@ -77,12 +88,15 @@ class Reopening(Sealing):
         """Rename the sealed checkpoint `name` back to ``.staging_NAME``: it is not whole any more.
 
         What is in it belongs to the next generation, but an end marker in it says nothing of that.
+        A next generation that another node left half written goes to quarantine.
         Raises FileNotFoundError if it is gone, ESTALE if it is not `inode`, FileExistsError if
-        something else is staged.
+        another checkpoint is staged, BlockingIOError while another node seals it.
         """
         self.visible(place, name)
         staged = layout.staging_name(name)
         with self.opened(place) as directory:
+            if not self.has_inode(directory, staged, inode):
+                self._put_left_away(place, directory, name, group)
             last = self.last_record(group)
             if not self.has_inode(directory, staged, inode):
                 self.expect(place, directory, name, inode)
@@ -150,6 +164,22 @@ class Reopening(Sealing):
         if entry is not None and self.finish_any_seal(place, name):
             entry = self.lookup_staged(place, layout.staging_name(name))
         return None if entry is None else entry.st.st_ino
+
+    def _put_left_away(self, place: Place, directory: int, name: Name, group: ObjectId) -> None:
+        """Free ``.staging_NAME`` of a next generation of the sealed `group`, if it is one."""
+        left, last = self._free_staging(place, name), self.last_record(group)
+        if left is None or last is None or last.inode != left or last.state is GroupState.SEALED:
+            return
+        if last.state is GroupState.SEALING:
+            self._wait_for_sealer(last)
+        self.quarantine_at(place, directory, layout.staging_name(name), left, _LEFT)
+
+    def _wait_for_sealer(self, sealing: Record) -> None:
+        """BlockingIOError if the node that made the record `sealing` may be at it right now."""
+        age = (time.time_ns() - sealing.time_ns) / 1e9
+        if sealing.member != self.member and age < SEAL_SECONDS:
+            message = "another node publishes the checkpoint at this moment"
+            raise BlockingIOError(errno.EAGAIN, message, os.fsdecode(sealing.path))
 
     def _stage_next(
         self,
