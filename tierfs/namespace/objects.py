@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +11,10 @@ from contextlib import contextmanager
 import trio
 
 from tierfs.journal import Journal, TouchClean
-from tierfs.model import Kind, ObjectId, Op, Phase, new_object_id
+from tierfs.model import Kind, Name, ObjectId, Op, Phase, new_object_id
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.overlay.links import changing
-from tierfs.namespace.overlay.nodes import Content, LocalObject, Node
+from tierfs.namespace.overlay.nodes import Content, DirectoryState, LocalObject, Node
 from tierfs.namespace.overlay.tree import Tree
 from tierfs.namespace.signal import Signal
 from tierfs.namespace.tiers import Tiers
@@ -73,6 +75,28 @@ class Objects(Tiers):
         finally:
             if (removed := self.doomed.pop(obj.id, None)) is not None:
                 removed.set()
+
+    async def dispose_unused(self, obj: LocalObject | None) -> None:
+        """Removes the files of `obj`, if it has any and nothing needs it any more."""
+        if obj is not None and self.unused(obj):
+            await self.dispose(obj)
+
+    async def discard_unused(self, node: Node) -> None:
+        """Forgets `node`, and removes the files of its object, if nothing needs it any more."""
+        if (obj := self.tree.discard_if_unused(node)) is not None:
+            await self.dispose(obj)
+
+    async def check_still_free(self, state: DirectoryState, name: Name, obj: LocalObject) -> None:
+        """After the await that made the files of `obj`, which is to be called `name` in `state`.
+
+        OSError(EEXIST) if the name was taken meanwhile, OSError(ENOENT) if the directory was
+        removed: `obj` goes. Otherwise it returns within the same step.
+        """
+        entry = state.entries.get(name)
+        if state.removed or (entry is not None and entry.object is not None):
+            code = errno.ENOENT if state.removed else errno.EEXIST
+            await self.dispose_unused(obj)
+            raise OSError(code, os.strerror(code), os.fsdecode(name))
 
     async def _unlink_published(self, obj: LocalObject) -> None:
         """The spilled file of `obj` keeps its final name alone: no change of an application."""

@@ -64,6 +64,5 @@ class Decisions:
                 state.forget(op.name)
             else:
                 state.drop(op.name)
-        if core.unused(obj):
-            await core.dispose(obj)
+        await core.dispose_unused(obj)
         await core.journal.post().written()

@@ -100,11 +100,7 @@ class Making:
         obj = core.add_object(kind, Content.DATA)
         await core.make(obj.id, make_newborn, core.store, obj, birth, state.id, name, target, rdev)
         obj.xattrs = birth.xattr_names
-        entry = state.entries.get(name)
-        if state.removed or (entry is not None and entry.object is not None):
-            core.unused(obj)
-            await core.dispose(obj)
-            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        await core.check_still_free(state, name, obj)
         return obj
 
     async def _announce(

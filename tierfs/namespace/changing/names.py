@@ -91,8 +91,7 @@ class Names(Making):
             await self._keep_time(state)
         # first the rows: a name must not outlive its content
         await core.journal.post().written()
-        if obj is not None and core.unused(obj):
-            await core.dispose(obj)
+        await core.dispose_unused(obj)
 
     def _take_away(
         self, kind: OpKind, state: DirectoryState, name: Name, node: Node
@@ -368,6 +367,5 @@ class Names(Making):
         core.writeback.submit(op)
 
     async def _settle(self, target: Node | None) -> None:
-        obj = None if target is None else target.object
-        if obj is not None and self._core.unused(obj):
-            await self._core.dispose(obj)
+        if target is not None:
+            await self._core.dispose_unused(target.object)

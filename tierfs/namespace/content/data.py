@@ -364,8 +364,7 @@ class Data:
             await core.local(core.store.remove, object_id)
             return
         obj.clean = False
-        if core.unused(obj):
-            await core.dispose(obj)
+        await core.dispose_unused(obj)
 
     async def look(self, obj: LocalObject) -> Attributes:
         """What the local tier says of `obj` now."""

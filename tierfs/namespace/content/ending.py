@@ -98,11 +98,8 @@ class Ending:
                     self._drive.doubtful(obj, error)
             obj.settling = False
             await self._data.release(obj)
-            if core.unused(obj):
-                await core.dispose(obj)
-        unused = core.tree.discard_if_unused(node)
-        if unused is not None:
-            await core.dispose(unused)
+            await core.dispose_unused(obj)
+        await core.discard_unused(node)
         return True
 
     async def written(self, node: Node, obj: LocalObject) -> None:

@@ -161,11 +161,8 @@ class Files:
         core.lay(obj, state, name)
         born = await core.make(obj.id, self._make, obj, birth, state.id, name)
         obj.xattrs = birth.xattr_names
+        await core.check_still_free(state, name, obj)
         entry = state.entries.get(name)
-        if state.removed or (entry is not None and entry.object is not None):
-            core.unused(obj)
-            await core.dispose(obj)
-            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         shared_inode = entry.shared_inode if entry is not None else None
         with core.step(later=True):
             core.groups.enter(state.id, caller.process)
@@ -302,11 +299,8 @@ class Files:
                     if obj.writers == 0:
                         await self.ending.writers_left(node, obj)
                 await self._data.release(obj)
-                if core.unused(obj):
-                    await core.dispose(obj)
-        unused = core.tree.discard_if_unused(node)
-        if unused is not None:
-            await core.dispose(unused)
+                await core.dispose_unused(obj)
+        await core.discard_unused(node)
 
     async def fsync(self, handle: Handle) -> None:
         """Content, attributes and all journal rows so far are on the local drive (G6)."""

@@ -158,8 +158,7 @@ class Opening:
             self._set_aside(node)
         fresh = await self._data.aside(node, held)
         await self._install(node, fresh, False)
-        if self._core.unused(held):
-            await self._core.dispose(held)
+        await self._core.dispose_unused(held)
         if truncate:
             await self.truncate_object(fresh, 0)
 
@@ -186,8 +185,7 @@ class Opening:
         if old is not None:
             fresh.supersedes = old.put
         self.issue_put(node, fresh)
-        if old is not None and self._core.unused(old):
-            await self._core.dispose(old)
+        await self._core.dispose_unused(old)
 
     def put_again(self, node: Node) -> None:
         """The content of a node that is open for writing will be sent."""
