@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 _SO_PEERGROUPS = 59  # asm-generic/socket.h; the socket module does not name it
 _GROUPS_LIMIT = 65536  # NGROUPS_MAX of credentials(7)
 _BACKLOG = 64
+_REQUEST_SECONDS = 30.0
+"""How long a caller may take to say what it wants: each connection is a descriptor of the daemon,
+and anybody may connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,9 @@ class ControlServer:
         """One connection: one request. No error of a client or a handler gets further than this."""
         try:
             async with stream:
-                line = await _read_line(stream)
+                line = None
+                with trio.move_on_after(_REQUEST_SECONDS):
+                    line = await _read_line(stream)
                 if line is not None:
                     with self._counted():
                         await self._answer_unless_gone(stream, line)

@@ -137,6 +137,18 @@ async def test_endless_request_is_cut() -> None:
         assert b"error" in await raw(b"still alive\n")
 
 
+async def test_a_caller_that_does_not_say_what_it_wants_is_sent_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tierfs.control.server._REQUEST_SECONDS", 0.05)
+    async with serving():
+        address = str(discovery.session_directory(MOUNT) / discovery.SOCKET_NAME)
+        async with await trio.open_unix_socket(address) as silent:
+            await silent.send_all(b'{"command": ')
+            with trio.fail_after(20):
+                assert await silent.receive_some() == b""
+
+
 async def test_client_that_goes_takes_its_request_back() -> None:
     started, cancelled = trio.Event(), trio.Event()
 
