@@ -127,6 +127,15 @@ def test_mount_point_missing(unmounted: Node) -> None:
     )
 
 
+def test_mount_point_is_a_file(unmounted: Node) -> None:
+    where = unmounted.root / "file"
+    where.touch()
+    refused(
+        unmounted, *mount(unmounted, unmounted.local, unmounted.shared, where),
+        says=(str(where), "not a directory"),
+    )  # fmt: skip
+
+
 def test_mount_point_in_use_by_another_file_system(unmounted: Node) -> None:
     where = unmounted.root / "busy"
     where.mkdir()

@@ -286,6 +286,15 @@ def test_reload_takes_over(node: Node) -> None:
     assert node.status()["restarts"] == 1
 
 
+def test_a_refused_mount_leaves_the_one_that_serves_its_supervisor(node: Node) -> None:
+    node.expected = ["already", "in use"]
+    before = node.supervisor()
+    words = ["--local", node.local, "--shared", node.shared]
+    assert node.cli("mount", node.mount, *words).code == 1
+    assert node.supervisor() == before
+    assert node.cli("reload", node.mount).code == 0
+
+
 def test_a_version_that_does_not_start_leaves_the_mount_as_it_is(
     make_node: Callable[..., Node], tmp_path: Path
 ) -> None:

@@ -93,6 +93,9 @@ def _run(arguments: list[str] | None) -> int:
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
+        # A usage error comes before the options are known.
+        if output.JSON_OPTION in (sys.argv[1:] if arguments is None else arguments):
+            output.emit({"error": error.format_message(), "exit_code": 1})
         return 1
     except BrokenPipeError:
         # The reader has gone (`tierfs ls | head`): nothing more to say, also not at exit.

@@ -54,6 +54,9 @@ def _tiers(mountpoint: str) -> None:
         output.say(f"tried again and again: {count} times {error}")
     for each in result["hanging"]:
         output.say(f"waits: {each['path']}: {each['operation']} for {each['seconds']:.0f} s")
+    if os.geteuid() != 0:
+        output.say("the directories in which saving goes on without it are told to root only")
+        return
     output.say("saving goes on without it in:" if result["announced"] else "no directory is in use")
     for path in result["announced"]:
         output.say(f"  {path}")

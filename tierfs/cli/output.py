@@ -12,17 +12,19 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+JSON_OPTION = "--json"
+
 _JSON = "tierfs.json"
 
 
 def json_option(command: Command) -> Command:
-    """Give `command` the option ``--json``; it is asked for with :func:`wants_json`."""
+    """Give `command` the option :data:`JSON_OPTION`; it is asked for with :func:`wants_json`."""
 
     def remember(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.meta[_JSON] = value
 
     return click.option(
-        "--json",
+        JSON_OPTION,
         is_flag=True,
         is_eager=True,
         expose_value=False,

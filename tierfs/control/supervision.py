@@ -46,18 +46,26 @@ def write_state(directory: Path, state: State) -> None:
     draft.replace(directory / STATE_FILE)
 
 
-def remove_state(directory: Path) -> None:
-    """The mount ended in good order."""
-    (directory / STATE_FILE).unlink(missing_ok=True)
-
-
 def read_state(directory: Path) -> State | None:
     """The state of the mount with runtime directory `directory`; None if it has no supervisor.
 
     One that was killed leaves its file, and its number may be another process by now.
     """
-    try:
-        state = State(**json.loads((directory / STATE_FILE).read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError):
+    state = _read(directory)
+    if state is None:
         return None
     return state if MODULE in read_proc(f"/proc/{state.pid}/cmdline").split(b"\0") else None
+
+
+def remove_state(directory: Path, pid: int) -> None:
+    """The mount of supervisor `pid` ended in good order. What another one tells there stays."""
+    state = _read(directory)
+    if state is not None and state.pid == pid:
+        (directory / STATE_FILE).unlink(missing_ok=True)
+
+
+def _read(directory: Path) -> State | None:
+    try:
+        return State(**json.loads((directory / STATE_FILE).read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError):
+        return None

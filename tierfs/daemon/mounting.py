@@ -91,7 +91,9 @@ def check_mountpoint(mountpoint: str) -> None:
     """Refuses what cannot be mounted on. TierError."""
     try:
         if not Path(mountpoint).is_dir():
-            raise TierError(f"mount point {mountpoint}: no such directory; make it first")
+            made = Path(mountpoint).exists()
+            wrong = "is not a directory; name one" if made else "no such directory; make it first"
+            raise TierError(f"mount point {mountpoint}: {wrong}")
     except OSError as error:
         if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
             raise TierError(f"mount point {mountpoint}: {error.strerror}") from None

@@ -94,7 +94,7 @@ class Supervisor:
             return self._serve()
         finally:
             self._next.discard()
-            remove_state(self._directory)
+            remove_state(self._directory, os.getpid())
             if DEVICE in self._kept:
                 self._detach()
 
@@ -291,6 +291,8 @@ class Supervisor:
             return
 
     def _write_state(self, state: str, worker_pid: int) -> None:
+        if not self._ever_ready:
+            return  # another one may serve here, and ours be refused for that
         write_state(
             self._directory,
             State(

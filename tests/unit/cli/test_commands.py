@@ -64,6 +64,15 @@ def test_refusal_is_one_line_and_json_when_asked() -> None:
     }
 
 
+def test_wrong_usage_is_json_when_asked() -> None:
+    for words in (["mount", "--json"], ["status", "--json", "--nosuch"]):
+        done = run(*words)
+        assert done.returncode == 1
+        said = json.loads(done.stdout)
+        assert said["exit_code"] == 1
+        assert said["error"] in done.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [
