@@ -11,6 +11,7 @@ import pytest
 
 from tests.behaviour.calls import Calls, OsCalls
 from tests.behaviour.direct import Direct
+from tests.behaviour.workers import Workers
 from tests.harness import LoopDevice, Node
 from tierfs.control.client import FlushIncomplete, flush
 from tierfs.namespace.overlay.tree import ROOT_INO
@@ -94,6 +95,22 @@ def make_direct(
 def direct(make_direct: Callable[..., Direct]) -> Direct:
     """A file system object with its write-back at work."""
     return make_direct()
+
+
+@pytest.fixture
+def workers(
+    tiers: tuple[LoopDevice, LoopDevice], request: pytest.FixtureRequest
+) -> Iterator[Workers]:
+    """One mount, of which one worker follows the other."""
+    local, shared = (tier.mountpoint / _folder(request) for tier in tiers)
+    made = Workers(local, shared)
+    made.start()
+    yield made
+    made.system.hook = None
+    made.stop()
+    made.close_kept()
+    for folder in (local, shared):
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(params=SIDES)

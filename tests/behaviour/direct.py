@@ -25,6 +25,7 @@ from tests.behaviour.ending import close_all
 from tests.faults import FaultyOS
 from tierfs.config import Settings
 from tierfs.daemon.rooms import Rooms, build
+from tierfs.daemon.succession import Succession
 from tierfs.model import ROOT, Attributes, Kind, OpState
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.changing.attributes import Changes
@@ -116,7 +117,7 @@ class Direct(Calls):
     async def _serve(self, held: bool) -> None:
         async with AsyncExitStack() as stack:
             self.rooms = await build(
-                str(self._mountpoint), self._settings, stack, system=self.system
+                str(self._mountpoint), self._settings, stack, self._place(), self.system
             )
             core = self.rooms.fs.core
             core.settings = dataclasses.replace(core.settings, mkdir_wait=0.0 if held else 0.2)
@@ -130,6 +131,10 @@ class Direct(Calls):
                 await self._stop.wait()
                 nursery.cancel_scope.cancel()
             close_all(self.fs)
+
+    def _place(self) -> Succession | None:
+        """The place among the workers of the mount: it has none, the mount ends with it."""
+        return None
 
     def _is_in_doubt(self) -> bool:
         return any(op.state is OpState.PUBLISHING for op in self.rooms.backlog.under(ROOT))

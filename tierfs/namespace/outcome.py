@@ -224,6 +224,8 @@ class Outcomes:
         if inode is None:
             return
         node = self._tree.by_shared.get(inode)
+        if node is not None and _stands_elsewhere(node, taken):
+            return
         if node is not None and not node.unlinked and self._has_another(node, inode, taken):
             self._relocate(node, taken)
             return
@@ -325,3 +327,12 @@ class Outcomes:
             return []  # that is its target, not what it moves
         later.base_inode = left
         return [SaveOp(later)]
+
+
+def _stands_elsewhere(node: Node, taken: tuple[ObjectId, Name]) -> bool:
+    """Whether it is another name of `node` that counts, or the inode number was given to it since.
+
+    Where a directory stands is not said by its location.
+    """
+    at = node.shared
+    return node.directory is None and at is not None and (at.directory, at.name) != taken

@@ -34,8 +34,8 @@ class Tree:
     inode is another directory.
 
     Invariants: a node is in `by_object` while it has an object and in `by_shared` while it has a
-    committed version that its name leads to; a directory state exists while a node, a child, an
-    overlay entry or a pending op needs it.
+    committed version (`Node.shared`): no two have the same; a directory state exists while a node,
+    a child, an overlay entry or a pending op needs it.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Tree:
             node = None
         elif node is not None and not self._is_still(node, kind, directory_id):
             # the inode number was used again for something else
-            del self.by_shared[location.inode]
+            self.uncommitted(node)
             node = None
         if node is None:
             node = self._new_shared_node(kind, location, directory_id)
@@ -221,7 +221,13 @@ class Tree:
             self._nodeless[location.inode] = directory
 
     def committed(self, node: Node, location: Location) -> None:
-        """A version of `node` stands at `location` now; its number stays what it was."""
+        """A version of `node` stands at `location` now; its number stays what it was.
+
+        What was known under that inode stands nowhere: the number was given to this one.
+        """
+        before = self.by_shared.get(location.inode)
+        if before is not None and before is not node:
+            self.uncommitted(before)
         old = node.shared
         if old is not None and self.by_shared.get(old.inode) is node:
             del self.by_shared[old.inode]

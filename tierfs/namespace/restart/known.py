@@ -82,10 +82,9 @@ class Known:
             tree.by_object[known.directory.id] = node
         if known.objects != NOTHING:
             self._give_object(node, known.objects[-1])
-        if known.shared is not None:
-            node.shared = known.shared
-            if not known.unlinked or known.shared.inode not in tree.by_shared:
-                tree.by_shared[known.shared.inode] = node
+        at = known.shared
+        if at is not None and not (known.unlinked and at.inode in tree.by_shared):
+            tree.committed(node, at)
         node.names, node.unlinked, node.ctimes = known.names, known.unlinked, known.ctimes
         node.changed = tree.changed  # all that is placed will be written down in one go
         tree.nodes[node.ino] = node

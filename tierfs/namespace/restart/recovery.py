@@ -194,9 +194,14 @@ def _locate(core: Core, op: Op, obj: LocalObject) -> None:
     source = op.kind in (OpKind.RENAME, OpKind.LINK)
     directory, name = (op.parent2, op.name2) if source else (op.parent, op.name)
     if directory is not None and name is not None and op.kind not in MAKERS:
-        node.shared = Location(directory, name, op.base_inode)
-        core.tree.by_shared.setdefault(op.base_inode, node)
+        _stands_at(core, node, Location(directory, name, op.base_inode))
         node.names.add((directory, name))
+
+
+def _stands_at(core: Core, node: Node, location: Location) -> None:
+    """Unless another node is known to have the inode: its number was given to that one since."""
+    if location.inode not in core.tree.by_shared:
+        core.tree.committed(node, location)
 
 
 def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
@@ -249,8 +254,7 @@ def _exchange(core: Core, op: Op, obj: LocalObject, base: int | None) -> None:
     for parent, name, before, inode in ends:
         node = tree.node_of_object(before)
         if node.shared is None and node.directory is None and inode is not None:
-            node.shared = Location(parent, name, inode)
-            tree.by_shared.setdefault(inode, node)
+            _stands_at(core, node, Location(parent, name, inode))
         node.names.discard((parent, name))
         entry = tree.directories[parent].entries.get(name)
         inodes.append(inode if entry is None else entry.shared_inode)
