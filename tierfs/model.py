@@ -331,6 +331,7 @@ class WriterRecord:
         process, started: its id and start time.
         state: ``living``, ``exited``, ``killed`` or ``unknown``.
         wrote, closed: it had a file open for writing there, and closed one.
+        removed: it removed a file there, and nothing was written there since.
     """
 
     process: int
@@ -338,6 +339,7 @@ class WriterRecord:
     state: str
     wrote: bool
     closed: bool
+    removed: bool = False
 
 
 @dataclass(slots=True)

@@ -219,3 +219,30 @@ def test_an_unlinker_that_is_killed_leaves_no_whole_checkpoint(
     assert steps_in(node.mount / "run") == steps_in(shared)
     unsettled = wait_until(lambda: end == "exited" or node.status()["unsettled"], "it to be told")
     assert end == "exited" or "checkpoint-2" in str(unsettled)
+
+
+@pytest.mark.parametrize("end", ["killed", "exited"])
+def test_an_unlinker_that_is_killed_before_it_is_sealed(
+    make_node: Callable[..., Node], end: str
+) -> None:
+    """As above, in a checkpoint of which all was written and nothing is published; kept over
+    a restart."""
+    node = started(make_node, group_settle=600.0)
+    node.expected = ["killed by SIGKILL"]
+    run = saved(node, 1)
+    folder = TRAINER.save(run, 2, 100_000)
+    code = f"import os; os.unlink({str(folder / TRAINER.shards[0])!r}); print(flush=True); "
+    code += "input()" if end == "killed" else ""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as unlinker:
+        assert unlinker.stdout is not None
+        unlinker.stdout.readline()
+        node.kill_worker()
+        if end == "killed":
+            unlinker.kill()
+    TRAINER.save(run, 3, 100_000)
+    flushed = node.cli("flush", "--wait", "--timeout", "60", node.mount)
+    assert flushed.code == (6 if end == "killed" else 0), flushed.out
+    assert steps_in(node.shared / "run") == ({1, 3} if end == "killed" else {1, 2, 3})
+    assert end == "exited" or "was killed" in flushed.out

@@ -9,7 +9,17 @@ from tierfs.groups.finished import Removed, is_finished, may_be_finished
 from tierfs.groups.judge import judge
 from tierfs.groups.patterns import Patterns, number_of
 from tierfs.groups.profiles import END_MARKERS, PROFILES, Profile, in_force
-from tierfs.groups.writers import UNKNOWN, Process, State, Writers, flush_may_seal, followed, listed
+from tierfs.groups.writers import (
+    UNKNOWN,
+    Process,
+    Removal,
+    State,
+    Writers,
+    flush_may_seal,
+    followed,
+    listed,
+    removal,
+)
 
 __all__ = [
     "END_MARKERS",
@@ -22,6 +32,7 @@ __all__ = [
     "Patterns",
     "Process",
     "Profile",
+    "Removal",
     "Removed",
     "State",
     "Verdict",
@@ -34,5 +45,6 @@ __all__ = [
     "listed",
     "may_be_finished",
     "number_of",
+    "removal",
     "rules_met",
 ]

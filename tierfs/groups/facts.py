@@ -6,6 +6,8 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from tierfs.groups.writers import Removal
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -56,6 +58,7 @@ class Facts:
         followed: in a newer one every process that wrote here has closed a file
             (`writers.followed`).
         flush: ``tierfs flush --wait`` wants it sealed, on every node active in it.
+        removal: whether those who removed files of it, and wrote none since, may be removing all.
         writers_gone: for that flush, nobody is left to write here (`writers.flush_may_seal`).
         sibling_names: the paths of the files in the newest sealed sibling; None: there is none.
     """
@@ -73,6 +76,7 @@ class Facts:
     sibling: bool = False
     followed: bool = False
     flush: bool = False
+    removal: Removal = Removal.NONE
     writers_gone: bool = False
     sibling_names: Collection[bytes] | None = None
 

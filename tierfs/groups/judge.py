@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 
 from tierfs.groups.facts import Decision, Facts, Verdict
 from tierfs.groups.profiles import Profile, in_force
+from tierfs.groups.writers import Removal
 
 _SHOWN = 3
 
@@ -32,6 +33,8 @@ def judge(facts: Facts) -> Verdict:
     if obstacle := _obstacle(facts, missing):
         return _not_yet(facts, profile, obstacle, missing)
     if said := _said_whole(facts, profile):
+        if _may_be_going(facts):
+            return _settling(facts, profile, "files of it are being removed")
         return _verdict(Decision.SEAL, profile, said, missing)
     if _will_be(facts, profile):
         return _settling(facts, profile, "nothing may change in it for the time of settling")
@@ -84,7 +87,15 @@ def _obstacle(facts: Facts, missing: tuple[str, ...]) -> str:
     if facts.commit is not None:
         there, expected = len(_counted(facts)), facts.commit.count
         return "" if expected in (None, there) else f"{expected} files expected, {there} are there"
+    if facts.removal is Removal.CUT_OFF:
+        return "who removed files of it was killed: it may have been about to remove all of it"
     return f"missing: {', '.join(missing)}" if missing else ""
+
+
+def _may_be_going(facts: Facts) -> bool:
+    """Whether more may be removed of it at once: what is left of a checkpoint is not one."""
+    under_way = facts.removal is Removal.UNDER_WAY and facts.commit is None
+    return under_way and facts.quiet_seconds < facts.settle
 
 
 def _said_whole(facts: Facts, profile: Profile) -> str:

@@ -37,15 +37,24 @@ class State(enum.Enum):
     UNKNOWN = "unknown"
 
 
+class Removal(enum.Enum):
+    """Whether an unsealed checkpoint is being removed, by unlinks one after the other."""
+
+    NONE = "none"
+    UNDER_WAY = "under way"  # one who removed files lives: others may follow
+    CUT_OFF = "cut off"  # one who removed files was killed: those that are left are not all
+
+
 @dataclass(slots=True)
 class _Record:
     state: State
     wrote: bool = False
     closed: bool = False
+    removed: bool = False
 
 
 class Writers:
-    """The processes that made one checkpoint, or opened a file in it for writing."""
+    """The processes that made one checkpoint, opened a file in it for writing, or removed one."""
 
     def __init__(self) -> None:
         self._records: dict[Process, _Record] = {}
@@ -62,6 +71,15 @@ class Writers:
         """`process` closed a file there that it had open for writing."""
         record = self._record(process)
         record.wrote = record.closed = True
+
+    def removed(self, process: Process) -> None:
+        """`process` is about to remove a file there."""
+        self._record(process).removed = True
+
+    def written_again(self) -> None:
+        """Something is written there: what was removed before is no removal of all of it."""
+        for record in self._records.values():
+            record.removed = False
 
     def ended(self, process: Process, *, killed: bool) -> None:
         """`process` is no more. Does nothing if it never was here."""
@@ -83,6 +101,10 @@ class Writers:
     def who_closed(self) -> frozenset[Process]:
         """Those that closed a file that they had written."""
         return frozenset(p for p, record in self._records.items() if record.closed)
+
+    def who_removed(self) -> frozenset[Process]:
+        """Those that removed files there since something was last written there."""
+        return frozenset(p for p, record in self._records.items() if record.removed)
 
     def _record(self, process: Process) -> _Record:
         state = State.UNKNOWN if process == UNKNOWN else State.LIVING
@@ -115,6 +137,17 @@ def flush_may_seal(writers: Writers, caller_and_ancestors: Collection[int]) -> b
         process in exited or (process != UNKNOWN and process.pid in caller_and_ancestors)
         for process in known
     )
+
+
+def removal(writers: Writers, caller_and_ancestors: Collection[int] = ()) -> Removal:
+    """How the removals since the last write stand, for a flush of that caller (pids)."""
+    states = {
+        writers.state_of(process) for process in writers.who_removed()
+        if process.pid not in caller_and_ancestors or process == UNKNOWN
+    }  # fmt: skip
+    if State.KILLED in states:
+        return Removal.CUT_OFF
+    return Removal.UNDER_WAY if states - {State.EXITED} else Removal.NONE
 
 
 def followed(writers: Writers, newer: Iterable[Writers]) -> bool:

@@ -150,7 +150,9 @@ def directory_of(row: Sequence[Any]) -> DirectoryRecord:
 
 
 def _group_row(record: GroupRecord) -> tuple[Any, ...]:
-    writers = [[w.process, w.started, w.state, w.wrote, w.closed] for w in record.writers]
+    writers = [
+        [w.process, w.started, w.state, w.wrote, w.closed, w.removed] for w in record.writers
+    ]
     older = _stored_or_null(record.older)
     return record.id, record.made, record.expect, older, json.dumps(writers)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tierfs.groups import Decision, Expect, Facts, Found, Verdict, judge
+from tierfs.groups import Decision, Expect, Facts, Found, Removal, Verdict, judge
 
 SETTLE = 30.0
 HF = "config.json model.safetensors optimizer.pt rng_state_0.pth rng_state_1.pth"
@@ -93,6 +93,22 @@ def test_killed_before_the_marker_and_started_again() -> None:
     verdict = judge(facts("hf-trainer", HF, sibling=True, quiet_seconds=1e6))
     assert verdict.decision is Decision.UNSETTLED
     assert "trainer_state.json is not there" in verdict.reason
+
+
+@every_profile
+def test_what_is_left_of_a_removal_is_not_whole(profile: str) -> None:
+    known = {**EVERYTHING, "sibling_names": frozenset(ZERO.encode().split())}
+    verdict = judge(facts(profile, WHOLE[profile], removal=Removal.CUT_OFF, **known))
+    assert verdict.decision is Decision.UNSETTLED
+    assert "was killed" in verdict.reason
+    going = {**known, "quiet_seconds": 12.0, "removal": Removal.UNDER_WAY}
+    verdict = judge(facts(profile, WHOLE[profile], **going))
+    assert (verdict.decision, verdict.until_seconds) == (Decision.WAIT, 18.0)
+    assert verdict.will_seal
+    known |= {"removal": Removal.UNDER_WAY}
+    assert decided(profile, WHOLE[profile], **known) is Decision.SEAL, "it was an edit"
+    for each in (Removal.UNDER_WAY, Removal.CUT_OFF):
+        assert decided(profile, WHOLE[profile], removal=each, commit=Expect()) is Decision.SEAL
 
 
 EVERYTHING: dict[str, object] = {

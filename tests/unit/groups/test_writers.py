@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tierfs.groups import UNKNOWN, Process, State, Writers, flush_may_seal, followed, listed
+from tierfs.groups import (
+    UNKNOWN,
+    Process,
+    Removal,
+    State,
+    Writers,
+    flush_may_seal,
+    followed,
+    listed,
+    removal,
+)
 
 RANK0, RANK1 = Process(10, 100), Process(11, 100)
 
@@ -108,3 +118,26 @@ class TestFollowed:
     def test_unknown_or_none(self) -> None:
         assert not followed(wrote_by(UNKNOWN), [closed_by(UNKNOWN)])
         assert not followed(Writers(), [closed_by(RANK0)])
+
+
+def test_a_removal_is_under_way_while_who_began_it_lives() -> None:
+    writers = closed_by(RANK0, RANK1)
+    assert removal(writers) is Removal.NONE
+    writers.removed(RANK0)
+    writers.ended(RANK1, killed=True)
+    assert removal(writers) is Removal.UNDER_WAY
+    assert removal(writers, {RANK0.pid}) is Removal.NONE, "who asks for a flush has done with it"
+    writers.ended(RANK0, killed=False)
+    assert removal(writers) is Removal.NONE
+
+
+def test_a_removal_whose_process_was_killed_is_cut_off_until_it_is_written_again() -> None:
+    writers = closed_by(RANK0)
+    writers.removed(RANK0)
+    writers.removed(UNKNOWN)
+    assert removal(writers, {RANK0.pid, UNKNOWN.pid}) is Removal.UNDER_WAY
+    writers.ended(RANK0, killed=True)
+    assert removal(writers) is Removal.CUT_OFF
+    writers.written_again()
+    assert removal(writers) is Removal.NONE
+    assert writers.who_removed() == frozenset()

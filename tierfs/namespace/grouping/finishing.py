@@ -47,6 +47,8 @@ class Finishing:
             return
         inside = groups.unsealed_in(scope) if process else None
         group = None if inside is None else groups.get(inside)
+        if group is not None:
+            groups.removes(group, groups.follow(process_of(process)))
         if group is None or group.seal is not None or group.record.older is not None:
             return
         if group.names is not None:

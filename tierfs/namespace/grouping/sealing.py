@@ -20,6 +20,7 @@ from tierfs.groups import (
     followed,
     judge,
     number_of,
+    removal,
 )
 from tierfs.groups import Found as FoundFile
 from tierfs.model import STALE, Kind, Mark, Name, ObjectId, Op, OpKind
@@ -174,6 +175,7 @@ class Sealing:
             sibling=self._table.has_newer(group),
             followed=followed(group.writers, [each.writers for each in newer]),
             flush=group.flushing is not None,
+            removal=removal(group.writers, group.flushing or ()),
             writers_gone=group.flushing is not None
             and flush_may_seal(group.writers, group.flushing),
             sibling_names=await self.sibling_names(group) if profile == "deepspeed" else None,

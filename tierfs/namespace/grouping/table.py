@@ -295,8 +295,9 @@ class GroupTable:
             group.record = replace(group.record, expect=None)
         who = self.follow(process)
         known = group.writers.who_wrote() if wrote else group.writers.processes()
-        if who not in known:
+        if who not in known or (wrote and group.writers.who_removed()):
             if wrote:
+                group.writers.written_again()
                 group.writers.wrote(who)
             else:
                 group.writers.made(who)
@@ -315,6 +316,12 @@ class GroupTable:
         for each in self._groups.values():
             if each.parent == group.parent:
                 self.changed(each)
+
+    def removes(self, group: Group, process: Process) -> None:
+        """`process` is about to remove a file of `group`."""
+        if process not in group.writers.who_removed():
+            group.writers.removed(process)
+            self._save(group)
 
     def settled(self, scope: tuple[ObjectId, ...]) -> None:
         """An op in the last directory of `scope` is over."""
@@ -437,6 +444,8 @@ class GroupTable:
             group.writers.wrote(process)
         if each.closed:
             group.writers.closed(process)
+        if each.removed:
+            group.writers.removed(process)
         if each.process and self.processes.follow(each.process) != each.started:
             group.writers.ended(process, killed=each.state != State.EXITED.value)
 
@@ -446,11 +455,18 @@ class GroupTable:
 
     def _save(self, group: Group) -> None:
         writers = group.writers
-        wrote, closed = writers.who_wrote(), writers.who_closed()
+        wrote, closed, removed = writers.who_wrote(), writers.who_closed(), writers.who_removed()
         group.record = replace(
             group.record,
             writers=tuple(
-                WriterRecord(each.pid, each.start, state.value, each in wrote, each in closed)
+                WriterRecord(
+                    each.pid,
+                    each.start,
+                    state.value,
+                    each in wrote,
+                    each in closed,
+                    each in removed,
+                )
                 for state in State
                 for each in writers.processes(state)
             ),
