@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
 
@@ -35,6 +36,12 @@ def stuck(node: Node) -> set[str]:
     return {os.path.basename(each["path"]) for each in node.status()["stuck"]}
 
 
+def broken(shared: LoopDevice) -> set[str]:
+    """The files that are said to be lost, where other nodes look for that."""
+    (group,) = (shared.mountpoint / ".tierfs" / "groups").iterdir()
+    return set(json.loads(max(group.glob("*.json")).read_text()).get("files", ()))
+
+
 def test_a_dead_drive_makes_the_mount_write_through(
     node: Node, local: LoopDevice, shared: LoopDevice
 ) -> None:
@@ -44,6 +51,8 @@ def test_a_dead_drive_makes_the_mount_write_through(
     (mount / "run" / "checkpoint-1").mkdir()
     (mount / "run" / "checkpoint-1" / "model.bin").write_bytes(b"m" * MIB)
     node.settle(mount / "run" / "committed")
+    staged = shared.mountpoint / "run" / ".staging_checkpoint-1" / "model.bin"
+    wait_until(staged.exists, "what is closed to be sent")
     reader = (mount / "run" / "committed").open("rb", buffering=0)
     written = (mount / "run" / "written").open("wb", buffering=0)
     written.write(b"w" * 1000)
@@ -81,6 +90,7 @@ def test_a_dead_drive_makes_the_mount_write_through(
         assert reader.read(10) == b"c" * 10
     reader.close()
     assert not (shared.mountpoint / "run" / "checkpoint-1").exists()
+    wait_until(lambda: broken(shared) == {"optimizer.bin", "part.bin"}, "it to be said broken")
     with pytest.raises(OSError, match="Input/output"):
         (mount / "run" / "closed").read_bytes()
     write_through(node, shared)

@@ -136,7 +136,7 @@ def settled(directory: str, timeout: float | None) -> int:
         return exit_code
     if result["latest"] is not None:
         output.say_path(result["latest"])
-    for key in _NOTHING_BUT if result["timed_out"] else ("stuck",):
+    for key in _NOTHING_BUT if result["timed_out"] else ("stuck", "broken"):
         problems = result[key]
         for problem in problems[:_SHOWN]:
             _warn(f"{problem['path']}: {problem['reason']}")

@@ -359,6 +359,7 @@ class SettledResult:
 
     Attributes:
         latest: the newest whole checkpoint there; None: there is none, or it timed out.
+        broken: the checkpoints there of which another member says that files cannot be committed.
         hidden: how many more there are in these lists that the caller may not see.
     """
 
@@ -368,6 +369,7 @@ class SettledResult:
     pending: tuple[Problem, ...] = ()
     sealing: tuple[Problem, ...] = ()
     stuck: tuple[Problem, ...] = ()
+    broken: tuple[Problem, ...] = ()
     hidden: int = 0
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from tierfs.control.access import only_visible
-from tierfs.control.results import Checkpoint, CheckpointsResult, Removal, Unsettled
+from tierfs.control.results import Checkpoint, CheckpointsResult, Problem, Removal, Unsettled
 from tierfs.control.server import Peer
 from tierfs.daemon.report import Report, counts_as_open
 from tierfs.daemon.rooms import Rooms
@@ -63,15 +63,26 @@ class CheckpointReport:
             unsettled=shown[2], broken=shown[3], removals=held, hidden=hidden + more,
         )  # fmt: skip
 
-    async def latest(self, node: Node, path: str, peer: Peer) -> str | None:
-        """The path of the newest whole checkpoint below `node`; None: there is none."""
-        whole = [
-            self._whole(seen, None, None)
-            for seen in await self._rooms.fs.survey.below(node)
-            if not seen.unsealed and not seen.moving
-        ]
+    async def standing(self, node: Node, peer: Peer) -> tuple[str | None, list[Problem], int]:
+        """What a job that starts finds below `node`, as far as the caller may see it.
+
+        The path of the newest whole checkpoint, None if there is none; those that another member
+        says are broken, and how many more the caller may not see.
+        """
+        found = await self._rooms.fs.survey.below(node)
+        whole = [self._whole(seen, None, None) for seen in found if _is_whole(seen)]
         visible, _ = await only_visible(whole, peer, self._access)
-        return _latest(visible)
+        broken, hidden = await only_visible(await self._broken(found), peer, self._access)
+        return _latest(visible), list(broken), hidden
+
+    async def _broken(self, found: Iterable[Seen]) -> list[Problem]:
+        core, problems = self._rooms.fs.core, []
+        for seen in found:
+            if seen.unsealed and core.groups.get(seen.directory) is None:
+                record, _ = await core.on_shared(self._recorded, seen.directory)
+                if record is not None and record.broken:
+                    problems.append(Problem(path=self._path(seen), reason=record.broken))
+        return problems
 
     def unsettled(self) -> list[Unsettled]:
         """The checkpoints of this node that nothing will publish by itself."""
@@ -121,6 +132,9 @@ class CheckpointReport:
         if group is not None and group.seal is not None and group.seal.mark is not None:
             found.broken.append(replace(each, reason=group.seal.error or "cannot be published"))
             return
+        if group is None and each.broken_files:
+            found.broken.append(each)
+            return
         match None if verdict is None else verdict.decision:
             case Decision.BROKEN:
                 found.broken.append(each)
@@ -158,11 +172,13 @@ class CheckpointReport:
         files, size, opened = self._pending(seen.directory)
         staged = await self._staged(seen)
         members = {self._rooms.store.member} if known else set()
-        reason = "is being published"
+        reason, lost = "is being published", () if verdict is None else verdict.files
         if record is not None:
             members.add(record.member)
         if not known:
             reason = "written on another node; nothing on this node writes it"
+            if record is not None and record.broken:
+                reason, lost = record.broken, tuple(os.fsdecode(path) for path in record.files)
         elif verdict is not None:
             reason = verdict.reason
         return Checkpoint(
@@ -171,7 +187,7 @@ class CheckpointReport:
             members=tuple(sorted(members)), reason=reason,
             age_seconds=None if record is None else round(time.time() - record.time_ns / 1e9, 3),
             missing=() if verdict is None else verdict.missing,
-            broken_files=() if verdict is None else verdict.files,
+            broken_files=lost,
         )  # fmt: skip
 
     async def _staged(self, seen: Seen) -> list[int]:
@@ -222,6 +238,10 @@ def directory_at(node: Node | None, path: str) -> Node:
     if node is None or node.directory is None:
         raise TierfsError(f"{path}: {'no such directory' if node is None else 'not a directory'}")
     return node
+
+
+def _is_whole(seen: Seen) -> bool:
+    return not seen.unsealed and not seen.moving
 
 
 def _by_number(each: Checkpoint) -> tuple[str, tuple[int, ...], str]:

@@ -109,9 +109,10 @@ class CheckpointHandlers:
             await telling.tell(busy.waiting())
             await trio.sleep(min(busy.pause_seconds, max(0.0, deadline - trio.current_time())))
         node = await self._directory(request.path, peer)
-        latest = await self._known.latest(node, request.path, peer)
+        latest, broken, more = await self._known.standing(node, peer)
         result = await self._shown(busy, peer, timed_out=False)
-        return replace(result, latest=latest), STUCK if busy.stuck else 0
+        result = replace(result, latest=latest, broken=tuple(broken), hidden=result.hidden + more)
+        return result, STUCK if busy.stuck else 0
 
     async def _busy(self, path: str) -> _Busy:
         """What is open, pending, or about to be published below `path`."""

@@ -17,7 +17,7 @@ from tierfs.daemon.checkpoints import directory_at
 from tierfs.daemon.report import Report
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
-from tierfs.groups import Facts, Found, Profile, Verdict, in_force, judge, rules_met
+from tierfs.groups import Decision, Facts, Found, Profile, Verdict, in_force, judge, rules_met
 from tierfs.model import Kind, Name, ObjectId
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.overlay.nodes import Node
@@ -106,6 +106,10 @@ class Profiling:
             )  # fmt: skip
         content = await self._walked(directory)
         if core.groups.is_unsealed(directory):
+            record = await core.on_shared(core.shared.last_record, directory)
+            if record is not None and record.broken:
+                lost = {"cannot be committed": _names(record.files)}
+                return _Case(content, Decision.BROKEN.value, record.broken, said=lost)
             return _Case(content, "wait", "written on another node; nothing here writes it")
         return _Case(content, "published", "it stands under its name on the shared tier")
 

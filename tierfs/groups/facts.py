@@ -52,6 +52,8 @@ class Facts:
             or removal is not.
         negative: the name that says that it is not whole, such as ``step_5-unfinished``.
         stuck: files that cannot be committed: stuck, suspect or torn.
+        broken: another member said that files cannot be committed, and why; "" if none did.
+        broken_files: which, as that member said.
         pointer: a pointer names it (also one that a later version has replaced since).
         commit: ``tierfs commit`` was called for it.
         sibling: a newer checkpoint stands beside it.
@@ -71,6 +73,8 @@ class Facts:
     pending: Collection[bytes] = ()
     negative: bytes | None = None
     stuck: Collection[bytes] = ()
+    broken: str = ""
+    broken_files: Collection[bytes] = ()
     pointer: bool = False
     commit: Expect | None = None
     sibling: bool = False
@@ -99,7 +103,7 @@ class Verdict:
         reason: one sentence for people, without a full stop.
         missing: what a whole checkpoint of this profile has and this one has not; also with
             SEAL, when only ``tierfs commit`` seals it.
-        files: the stuck files, with BROKEN.
+        files: those that cannot be committed, with BROKEN.
         until_seconds: with WAIT: look again after so long even if nothing happens; None: only
             when something does.
         will_seal: with WAIT: if nothing happens until then, the answer is SEAL. A flush waits

@@ -30,6 +30,11 @@ def judge(facts: Facts) -> Verdict:
     if facts.pending:
         reason = f"not yet committed: {_listed(facts.pending)}"
         return _verdict(Decision.WAIT, profile, reason, missing)
+    if facts.broken and facts.commit is None:
+        return _verdict(
+            Decision.BROKEN, profile, facts.broken, missing,
+            files=tuple(sorted(map(_text, facts.broken_files))), until_seconds=facts.settle,
+        )  # fmt: skip
     if obstacle := _obstacle(facts, missing):
         return _not_yet(facts, profile, obstacle, missing)
     if said := _said_whole(facts, profile):

@@ -25,6 +25,10 @@ class Lookups:
         """
         return (item.op for item in self._indexes.everything.items(directory))
 
+    def marked(self, directory: ObjectId = ROOT) -> list[Op]:
+        """The ops in the subtree of `directory` that nothing sends before somebody decides."""
+        return [item.op for item in self._indexes.marked.items(directory)]
+
     def open_files(self, directory: ObjectId = ROOT) -> list[Op]:
         """The files but logs open for writing in the subtree of `directory`, oldest first."""
         found = [op for op in self.under(directory) if self._items[op.row].facts.is_open]

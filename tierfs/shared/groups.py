@@ -22,9 +22,10 @@ FORMAT = 1
 
 
 class GroupState(enum.StrEnum):
-    """Where a checkpoint stands; it only ever goes to the next one, and from SEALED to OPEN."""
+    """Where a checkpoint stands; it goes to the next one, and from SEALED and BROKEN to OPEN."""
 
     OPEN = "open"  # being written
+    BROKEN = "broken"  # it was being written, and files of it cannot be committed
     SEALING = "sealing"  # its rename is made now: whoever finds it half done goes on
     SEALED = "sealed"
 
@@ -52,6 +53,7 @@ class Record:
         path: the final name, from the root of the tier, when the record was made.
         stale: files of an earlier generation that dead writers left in it.
         replaces: of SEALING.
+        why, files: of BROKEN: for people, and the paths in it of what cannot be committed.
         number, member, time_ns: which record this is, who made it, and when.
     """
 
@@ -61,9 +63,23 @@ class Record:
     generation: int = 1
     stale: frozenset[Incarnation] = frozenset()
     replaces: Replaced | None = None
+    why: str = ""
+    files: tuple[bytes, ...] = ()
     number: int = 0
     member: str = ""
     time_ns: int = 0
+
+    @property
+    def broken(self) -> str:
+        """Why it is not whole and will not be by itself, for people; "" unless BROKEN."""
+        if self.state is not GroupState.BROKEN:
+            return ""
+        return f"cannot be committed: {self.why} (said by member {self.member[:8]})"
+
+    @property
+    def is_unsealed(self) -> bool:
+        """Whether its generation is being written, or was and is broken."""
+        return self.state in (GroupState.OPEN, GroupState.BROKEN)
 
     def says_the_same(self, other: Record) -> bool:
         """Whether they differ at most in who made them, and when."""
@@ -106,21 +122,35 @@ class Records(ControlFiles):
         except FileNotFoundError:
             return None
 
-    def advance(self, group: ObjectId, record: Record) -> Record:
+    def note_broken(self, group: ObjectId, why: str, files: Iterable[bytes]) -> None:
+        """Say to every node that `files` of the unsealed `group` cannot be committed, and why.
+
+        With no `files`: this member said so, and it is no longer so. Raises BlockingIOError when
+        another node changed the state at this moment.
+        """
+        last, broken = self.last_record(group), tuple(sorted(files))
+        if last is None or not last.is_unsealed:
+            return
+        if not broken and (last.state is GroupState.OPEN or last.member != self.member):
+            return
+        state = GroupState.BROKEN if broken else GroupState.OPEN
+        record = replace(last, state=state, why=why if broken else "", files=broken)
+        self.advance(group, record, after=last.number)
+
+    def advance(self, group: ObjectId, record: Record, *, after: int | None = None) -> Record:
         """Make `record` the state of `group`, unless it is already; with its number.
 
-        Raises BlockingIOError when another node did the same at this moment: look again.
+        Raises BlockingIOError when another node did the same at this moment, or the last record is
+        not number `after` any more: look again.
         """
         with self.control(layout.GROUPS, layout.encode_id(group), make=True) as directory:
             last = self._last(directory)
             if last is not None and last.says_the_same(record):
                 return last
-            record = replace(
-                record,
-                number=last.number + 1 if last is not None else 1,
-                member=self.member,
-                time_ns=time.time_ns(),
-            )
+            number = last.number if last is not None else 0
+            if after not in (None, number):
+                raise _changed_elsewhere(record)
+            record = replace(record, number=number + 1, member=self.member, time_ns=time.time_ns())
             name = layout.record_name(record.number)
             try:
                 self.write_whole("record", directory, name, _encode(record), exclusive=True)
@@ -130,8 +160,7 @@ class Records(ControlFiles):
             except FileExistsError:
                 late = True
             if late:
-                message = "another node changes the checkpoint at this moment"
-                raise BlockingIOError(errno.EAGAIN, message, os.fsdecode(record.path))
+                raise _changed_elsewhere(record)
             if record.state is GroupState.SEALED:
                 self._prune(directory, record.number)
         return record
@@ -213,6 +242,11 @@ class Records(ControlFiles):
                 self.remove(directory, layout.record_name(old))
 
 
+def _changed_elsewhere(record: Record) -> BlockingIOError:
+    message = "another node changes the checkpoint at this moment"
+    return BlockingIOError(errno.EAGAIN, message, os.fsdecode(record.path))
+
+
 def _encode(record: Record) -> bytes:
     values: dict[str, object] = {
         "format": FORMAT,
@@ -225,6 +259,9 @@ def _encode(record: Record) -> bytes:
     }
     if record.stale:
         values["stale"] = sorted(record.stale)
+    if record.state is GroupState.BROKEN:
+        values["why"] = record.why
+        values["files"] = [os.fsdecode(path) for path in record.files]
     if record.replaces is not None:
         trash = record.replaces.trash
         values["replaces"] = {
@@ -248,6 +285,8 @@ def _decode(values: dict[str, Any], number: int) -> Record:
         generation=int(values["generation"]),
         stale=_incarnations(values.get("stale", ())),
         replaces=replaces,
+        why=str(values.get("why", "")),
+        files=tuple(os.fsencode(path) for path in values.get("files", ())),
         number=number,
         member=str(values["member"]),
         time_ns=int(values["time_ns"]),

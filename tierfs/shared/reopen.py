@@ -148,7 +148,7 @@ class Reopening(Sealing):
     ) -> Record:
         """The record OPEN of the generation after the one that was sealed, or is abandoned."""
         generation = 2 if last is None else last.generation + 1
-        if last is not None and last.state is GroupState.OPEN and not stale:
+        if last is not None and last.is_unsealed and not stale:
             generation = last.generation  # an attempt that did not come to its rename
         return Record(
             state=GroupState.OPEN,

@@ -197,7 +197,7 @@ class Sealing(Trash):
     def _trash_of(self, group: ObjectId, inode: int) -> Name:
         """Where the TRASH of `group` brings its directory `inode`."""
         last = self.last_record(group)
-        if last is None or last.state is not GroupState.OPEN or last.inode == inode:
+        if last is None or not last.is_unsealed or last.inode == inode:
             return layout.encode_id(group)
         return layout.superseded_name(group, max(1, last.generation - 1))
 

@@ -233,6 +233,47 @@ def test_another_node_changes_the_state_at_the_same_moment(root: Path, open_tier
     assert [record.member for record in tier.group_records(GROUP)] == ["b" * 32]
 
 
+def test_every_node_knows_that_a_checkpoint_is_broken(root: Path, open_tier: OpenTier) -> None:
+    tier, other = open_tier(root), open_tier(root, member="b" * 32)
+    inode = stage_group(tier, root)
+    tier.note_broken(GROUP, "", ())
+    tier.note_broken(GROUP, "torn", [b"shard-\xff", b"model.bin"])
+    tier.note_broken(GROUP, "torn", [b"model.bin", b"shard-\xff"])
+    states = [record.state for record in other.group_records(GROUP)]
+    assert states == [GroupState.OPEN, GroupState.BROKEN]
+    said = other.last_record(GROUP)
+    assert said is not None
+    assert (said.why, said.files, said.inode) == ("torn", (b"model.bin", b"shard-\xff"), inode)
+    other.note_broken(GROUP, "", ())  # it has not said so
+    assert other.last_record(GROUP) == said
+    tier.note_broken(GROUP, "", ())
+    mended = other.last_record(GROUP)
+    assert mended is not None
+    assert (mended.state, mended.broken) == (GroupState.OPEN, "")
+    tier.note_broken(GROUP, "torn again", [b"model.bin"])
+    seal(other, GROUP, inode)
+    tier.note_broken(GROUP, "too late", [b"model.bin"])
+    assert [record.state for record in other.group_records(GROUP)] == [GroupState.SEALED]
+
+
+def test_sealed_while_it_is_said_to_be_broken(root: Path, open_tier: OpenTier) -> None:
+    system = FaultyOS()
+    tier, other = open_tier(root, system), open_tier(root, member="b" * 32)
+    inode = stage_group(tier, root)
+    system.hook = at("record.publish", 1, lambda *_: seal(other, GROUP, inode))
+    with pytest.raises(BlockingIOError):
+        tier.note_broken(GROUP, "torn", [b"model.bin"])
+    assert [record.state for record in other.group_records(GROUP)] == [GroupState.SEALED]
+
+
+def test_a_broken_one_that_dead_writers_left_is_begun_anew(tier: SharedTier, root: Path) -> None:
+    stage_group(tier, root)
+    tier.note_broken(GROUP, "torn", [b"model.bin"])
+    record = tier.reopen_unlisted(STAGED_PLACE, GROUP)
+    assert (record.state, record.generation, len(record.stale)) == (GroupState.OPEN, 2, 2)
+    assert record.files == ()
+
+
 def test_a_record_of_another_version_is_refused(tier: SharedTier, root: Path) -> None:
     inode = stage_group(tier, root)
     record = root / f".tierfs/groups/{GROUP:016x}/0001.json"

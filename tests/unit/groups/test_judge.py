@@ -293,3 +293,12 @@ def test_time_alone_changes_wait_to_unsettled_once() -> None:
     assert (verdict.decision, verdict.until_seconds) == (Decision.WAIT, 20.0)
     later = judge(facts("others", "a", quiet_seconds=30.0))
     assert (later.decision, later.until_seconds) == (Decision.UNSETTLED, None)
+
+
+def test_what_another_member_says_breaks_it_until_somebody_commits_it() -> None:
+    said = {"broken": "lost with its drive", "broken_files": [b"optimizer.pt"], "quiet_seconds": 60}
+    verdict = judge(facts("hf-trainer", HF_WHOLE, **said))
+    assert verdict.decision is Decision.BROKEN
+    assert (verdict.reason, verdict.files) == ("lost with its drive", ("optimizer.pt",))
+    assert verdict.until_seconds == SETTLE  # that member may take it back
+    assert decided("hf-trainer", HF_WHOLE, **said, commit=Expect()) is Decision.SEAL

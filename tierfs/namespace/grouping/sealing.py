@@ -23,13 +23,14 @@ from tierfs.groups import (
     removal,
 )
 from tierfs.groups import Found as FoundFile
-from tierfs.model import STALE, Kind, Mark, Name, ObjectId, Op, OpKind
+from tierfs.model import STALE, Kind, Mark, Name, ObjectId, OpKind
 from tierfs.namespace.changing.decisions import Decisions
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup
+from tierfs.namespace.grouping.broken import Broken, inside
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.leaving import give_up_seals
-from tierfs.shared import Place
+from tierfs.shared import Place, Record
 from tierfs.writeback.failures import path_of
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Sealing:
         """Look at what may have become whole, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._table.processes.run)
+            nursery.start_soon(Broken(self._core).run)
             while True:
                 self._wakeup = trio.Event()
                 self._core.drop_obsolete_pointers()
@@ -159,9 +161,10 @@ class Sealing:
         core = self._core
         opened, pending, stuck = self.under_way(group)
         content: dict[Name, FoundFile] = {}
-        negative = None
+        negative = record = None
         if core.places.exists(group.id) and (whole or not (opened or pending or stuck)):
-            content = await self._content(group)
+            record = await core.on_shared(core.shared.last_record, group.id)
+            content = await self._content(group, record)
             negative = await self.negative(group, content)
         newer = self._table.newer(group)
         expect = group.record.expect
@@ -170,7 +173,9 @@ class Sealing:
         return Facts(
             profile=profile, content=content, settle=self._table.settle,
             quiet_seconds=time.monotonic() - group.touched, open_files=opened, pending=pending,
-            negative=negative, stuck=stuck, pointer=bool(core.backlog.pointers_to(group.id)),
+            negative=negative, stuck=stuck, broken=self._said_elsewhere(record),
+            broken_files=() if record is None else record.files,
+            pointer=bool(core.backlog.pointers_to(group.id)),
             commit=None if expect is None else Expect(expect if expect >= 0 else None),
             sibling=self._table.has_newer(group),
             followed=followed(group.writers, [each.writers for each in newer]),
@@ -181,25 +186,28 @@ class Sealing:
             sibling_names=await self.sibling_names(group) if profile == "deepspeed" else None,
         )  # fmt: skip
 
+    def _said_elsewhere(self, record: Record | None) -> str:
+        """Why another member says that its checkpoint is broken; "" if none does."""
+        return "" if record is None or record.member == self._core.store.member else record.broken
+
     def under_way(self, group: Group) -> tuple[list[Name], list[Name], list[Name]]:
         """What is open, pending, and stuck in `group`."""
         backlog = self._core.backlog
         top = len(self._core.tree.path(group.id))
-        opened = [_inside(op, top) for op in backlog.open_files(group.id)]
+        opened = [inside(op, top) for op in backlog.open_files(group.id)]
         pending, stuck = [], []
         for op in backlog.under(group.id):
             if op.log:
                 continue
             if op.mark is not None:
-                stuck.append(_inside(op, top))
+                stuck.append(inside(op, top))
             elif not op.is_open and op.kind is not OpKind.SEAL:
-                pending.append(_inside(op, top))
+                pending.append(inside(op, top))
         return opened, pending, stuck
 
-    async def _content(self, group: Group) -> dict[Name, FoundFile]:
+    async def _content(self, group: Group, record: Record | None) -> dict[Name, FoundFile]:
         core = self._core
         found = await core.at(group.id, core.shared.walk)
-        record = await core.on_shared(core.shared.last_record, group.id)
         stale = record.stale if record is not None else frozenset()
         linked: frozenset[tuple[int, int]] = frozenset()
         if record is not None and record.generation > 1:
@@ -242,8 +250,3 @@ class Sealing:
         path = b"/".join(filter(None, (core.places.path(group.parent), newest)))
         found = await core.on_shared(core.shared.walk, Place(path, entry.st.st_ino))
         return {each.path for each in found if each.kind is not Kind.DIRECTORY}
-
-
-def _inside(op: Op, top: int) -> Name:
-    """The path of `op` from its checkpoint, which is `top` names below the root."""
-    return b"/".join(op.path[top:]) or op.name

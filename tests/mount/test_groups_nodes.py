@@ -1,0 +1,95 @@
+"""What the nodes know of each other's checkpoints: two mounts, of which one is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Node, wait_until
+
+FILES = ("model.safetensors", "optimizer.pt", "trainer_state.json")
+
+TEAR = """
+import os, signal, sys
+folder = sys.argv[1]
+os.makedirs(folder)
+for name in ("model.safetensors", "trainer_state.json"):
+    open(f"{folder}/{name}", "wb").write(b"whole")
+file = open(f"{folder}/optimizer.pt", "wb", buffering=0)
+file.write(b"ha")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def save(folder: Path, text: str) -> None:
+    """A whole checkpoint, its marker last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (folder / name).write_text(f"{text} {name}")
+
+
+def tear(node: Node, folder: Path) -> None:
+    """A process that is killed in the last file of `folder`; what it closed is committed."""
+    done = subprocess.run([sys.executable, "-c", TEAR, str(folder)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert node.flush().code == 3
+
+
+def standing(node: Node) -> dict[str, list[str]]:
+    """The checkpoints by how they stand."""
+    found = node.cli("checkpoints", node.mount, "--json").json
+    lists = ("whole", "in_flight", "unsettled", "broken")
+    names = {each: [os.path.basename(one["path"]) for one in found[each]] for each in lists}
+    return {each: there for each, there in names.items() if there}
+
+
+@pytest.fixture
+def pair(make_node: Callable[..., Node]) -> tuple[Node, Node]:
+    nodes = make_node("a"), make_node("b")
+    for node in nodes:
+        node.expected = ["torn"]
+        node.start()
+    return nodes
+
+
+def test_a_broken_checkpoint_is_known_to_every_node(pair: tuple[Node, Node]) -> None:
+    lost, other = pair
+    save(lost.mount / "run" / "checkpoint-1", "first")
+    lost.settle()
+    torn = lost.mount / "run" / "checkpoint-2"
+    tear(lost, torn)
+    wait_until(lambda: standing(other).get("broken") == ["checkpoint-2"], "the other to know it")
+    # who may decide takes it back
+    assert lost.cli("accept", torn / "optimizer.pt").code == 0
+    lost.settle()
+    assert standing(other) == {"whole": ["checkpoint-1", "checkpoint-2"]}
+    tear(lost, lost.mount / "run" / "checkpoint-3")
+    wait_until(lambda: standing(other).get("broken") == ["checkpoint-3"], "the other to know it")
+    lost.kill()
+    lost.close()
+    shutil.rmtree(lost.local)
+
+    run = other.mount / "run"
+    (broken,) = other.cli("checkpoints", other.mount, "--json").json["broken"]
+    assert broken["broken_files"] == ["optimizer.pt"]
+    assert "optimizer.pt: its writer was killed" in broken["reason"]
+    newest = other.cli("checkpoints", run, "--latest-complete").out.strip()
+    assert newest == str(run / "checkpoint-2")
+    settled = other.cli("settled", run, "--json").json
+    assert (settled["latest"], settled["exit_code"]) == (newest, 0)
+    assert [each["path"] for each in settled["broken"]] == [str(run / "checkpoint-3")]
+    assert "checkpoint-3" in other.cli("settled", run).err
+    explained = other.cli("doctor", "--profile", run / "checkpoint-3", "--json").json
+    assert (explained["decision"], explained["reason"]) == ("broken", broken["reason"])
+    assert sorted(os.listdir(run)) == ["checkpoint-1", "checkpoint-2"]
+    # it is written again
+    save(run / "checkpoint-3", "again")
+    other.settle()
+    assert standing(other) == {"whole": ["checkpoint-1", "checkpoint-2", "checkpoint-3"]}
