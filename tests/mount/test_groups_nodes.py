@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import Node, wait_until
 
+LEASE = 3.0
 FILES = ("model.safetensors", "optimizer.pt", "trainer_state.json")
 
 TEAR = """
@@ -42,6 +43,11 @@ def tear(node: Node, folder: Path) -> None:
     assert node.flush().code == 3
 
 
+def contents(folder: Path) -> dict[str, str]:
+    """The files of a checkpoint."""
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
 def standing(node: Node) -> dict[str, list[str]]:
     """The checkpoints by how they stand."""
     found = node.cli("checkpoints", node.mount, "--json").json
@@ -54,7 +60,8 @@ def standing(node: Node) -> dict[str, list[str]]:
 def pair(make_node: Callable[..., Node]) -> tuple[Node, Node]:
     nodes = make_node("a"), make_node("b")
     for node in nodes:
-        node.expected = ["torn"]
+        node.expected = ["torn", "another node writes the checkpoint"]
+        node.settings["lease"] = LEASE
         node.start()
     return nodes
 
@@ -93,3 +100,44 @@ def test_a_broken_checkpoint_is_known_to_every_node(pair: tuple[Node, Node]) -> 
     save(run / "checkpoint-3", "again")
     other.settle()
     assert standing(other) == {"whole": ["checkpoint-1", "checkpoint-2", "checkpoint-3"]}
+
+
+AGAIN = """
+import sys
+for name in sys.argv[2:]:
+    open(f"{sys.argv[1]}/{name}", "w").write("left")
+"""
+
+
+def test_what_a_lost_node_was_writing_again_is_not_mixed_with_what_another_writes(
+    pair: tuple[Node, Node],
+) -> None:
+    lost, other = pair
+    run, there = other.mount / "run", other.shared / "run"
+    for name in ("checkpoint-1", "checkpoint-2", "checkpoint-3"):
+        save(lost.mount / "run" / name, "old")
+    lost.settle()
+    for name in ("checkpoint-1", "checkpoint-2"):
+        folder = lost.mount / "run" / name
+        subprocess.run([sys.executable, "-c", AGAIN, folder, FILES[0], "added.pt"], check=True)
+    wait_until(lambda: not lost.status()["pending_ops"], "the next generations to be staged")
+    assert len(list(there.glob(".staging_checkpoint-*/added.pt"))) == 2
+    lost.kill()
+
+    shutil.rmtree(run / "checkpoint-2")
+    (run / "checkpoint-1" / FILES[1]).write_text("new")
+    (run / "checkpoint-1" / FILES[2]).write_text("new")
+    other.settle()
+    assert not (run / "checkpoint-2").exists()
+    want = {FILES[0]: f"old {FILES[0]}", FILES[1]: "new", FILES[2]: "new"}
+    for root in (there, run):
+        assert contents(root / "checkpoint-1") == want
+        assert sorted(os.listdir(root)) == ["checkpoint-1", "checkpoint-3"]
+    kept = (other.shared / ".tierfs" / "quarantine").glob("*/content/added.pt")
+    assert [path.read_text() for path in kept] == ["left", "left"]
+
+    lost.start()  # all that it wrote had been sent: it has nothing more to say
+    lost.settle()
+    for root in (there, lost.mount / "run"):
+        assert contents(root / "checkpoint-1") == want
+        assert sorted(os.listdir(root)) == ["checkpoint-1", "checkpoint-3"]

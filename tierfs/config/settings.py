@@ -143,6 +143,13 @@ class Settings:
         "status says that nothing will publish it.",
         default=30.0,
     )
+    lease: float = _setting(
+        rules.seconds(1, 86400),
+        "After how long another node that wrote in a checkpoint, and from which nothing is heard, "
+        "is gone: what it left in it does not count when the checkpoint is written again here. "
+        "All nodes should have the same.",
+        default=60.0,
+    )
     delete_hold: float = _setting(
         rules.seconds(0, 2592000),
         "How long the removal of the last whole checkpoint of a directory is held back from "

@@ -11,6 +11,7 @@ from tierfs.shared.layout import carried as is_carried_xattr
 from tierfs.shared.layout import hidden as is_hidden
 from tierfs.shared.lookups import Entry
 from tierfs.shared.places import Place, Places
+from tierfs.shared.presence import BEATS
 from tierfs.shared.quarantine import Quarantined
 from tierfs.shared.reopen import Rebuilt
 from tierfs.shared.tier import SharedTier
@@ -18,6 +19,7 @@ from tierfs.shared.trash import Trashed
 from tierfs.shared.walk import Found, Incarnation
 
 __all__ = [
+    "BEATS",
     "TRASH_PATH",
     "AttributeChange",
     "Entry",

@@ -53,6 +53,7 @@ class Record:
         path: the final name, from the root of the tier, when the record was made.
         stale: files of an earlier generation that dead writers left in it.
         replaces: of SEALING.
+        members: of OPEN and BROKEN: the members that take part in this generation.
         why, files: of BROKEN: for people, and the paths in it of what cannot be committed.
         number, member, time_ns: which record this is, who made it, and when.
     """
@@ -63,6 +64,7 @@ class Record:
     generation: int = 1
     stale: frozenset[Incarnation] = frozenset()
     replaces: Replaced | None = None
+    members: frozenset[str] = frozenset()
     why: str = ""
     files: tuple[bytes, ...] = ()
     number: int = 0
@@ -80,6 +82,11 @@ class Record:
     def is_unsealed(self) -> bool:
         """Whether its generation is being written, or was and is broken."""
         return self.state in (GroupState.OPEN, GroupState.BROKEN)
+
+    @property
+    def writers(self) -> frozenset[str]:
+        """The members that take part in a generation that is not sealed."""
+        return self.members or frozenset([self.member])
 
     def says_the_same(self, other: Record) -> bool:
         """Whether they differ at most in who made them, and when."""
@@ -237,6 +244,9 @@ class Records(ControlFiles):
             return _decode(json.loads(data), number)
 
     def _prune(self, directory: int, number: int) -> None:
+        for item in list(self.system.list_dir("record.list", directory)):
+            if layout.is_writer(item.name):
+                self.remove(directory, item.name)
         for old in self._numbers(directory):
             if old < number:
                 self.remove(directory, layout.record_name(old))
@@ -259,6 +269,8 @@ def _encode(record: Record) -> bytes:
     }
     if record.stale:
         values["stale"] = sorted(record.stale)
+    if record.is_unsealed:
+        values["members"] = sorted(record.members)
     if record.state is GroupState.BROKEN:
         values["why"] = record.why
         values["files"] = [os.fsdecode(path) for path in record.files]
@@ -285,6 +297,7 @@ def _decode(values: dict[str, Any], number: int) -> Record:
         generation=int(values["generation"]),
         stale=_incarnations(values.get("stale", ())),
         replaces=replaces,
+        members=frozenset(map(str, values.get("members", ()))),
         why=str(values.get("why", "")),
         files=tuple(os.fsencode(path) for path in values.get("files", ())),
         number=number,

@@ -18,6 +18,10 @@ class SharedSettings(Protocol):
         """``sha256`` or ``xxh3_128``."""
 
     @property
+    def lease(self) -> float:
+        """Seconds after which a member that says nothing is gone."""
+
+    @property
     def small_file(self) -> int:
         """Most bytes of a file that may have what is kept for small ones."""
 

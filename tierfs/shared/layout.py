@@ -49,6 +49,7 @@ _OWN = re.compile(
 _ID = re.compile(rb"[0-9a-f]{16}")
 _RECORD = re.compile(rb"(\d{4,})\.json")
 _LINKED = re.compile(rb"linked-(\d{4,})")
+_WRITER = re.compile(rb"writer-[0-9a-f]{32}")
 _TRASHED = re.compile(rb"([0-9a-f]{16})(?:-(\d{4,}))?")
 _QUARANTINED = re.compile(rb"(\d+)-[0-9a-f]{8}")
 
@@ -99,9 +100,20 @@ def linked_name(generation: int) -> Name:
     return b"linked-%04d" % generation
 
 
+def writer_name(member: str) -> Name:
+    """The file in ``.tierfs/groups/ID`` that `member` changes while it takes part."""
+    return b"writer-%s" % member.encode()
+
+
+def is_writer(name: Name) -> bool:
+    """Whether that is the name of such a file."""
+    return _WRITER.fullmatch(name) is not None
+
+
 def is_group_file(name: Name) -> bool:
     """Whether tierfs gave the name to a file in ``.tierfs/groups/ID``."""
-    return name == MANIFEST or bool(_RECORD.fullmatch(name) or _LINKED.fullmatch(name))
+    known = _RECORD.fullmatch(name) or _LINKED.fullmatch(name) or is_writer(name)
+    return name == MANIFEST or bool(known)
 
 
 def superseded_name(group: ObjectId, generation: int) -> Name:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -15,16 +14,14 @@ from tierfs.shared.attributes import apply_attributes
 from tierfs.shared.groups import GroupState, Record
 from tierfs.shared.lookups import Entry
 from tierfs.shared.places import Place
+from tierfs.shared.presence import Others, busy
 from tierfs.shared.seal import Sealing
+from tierfs.shared.trash import Trashed
 from tierfs.shared.walk import Found, Incarnation
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _PRIVATE_DIR = 0o700
-_LEFT = "another node left it half written, and the checkpoint that it was to replace was edited"
-
-SEAL_SECONDS = 30.0
-"""How old an intent to seal must be before another node takes the checkpoint over: whoever lives
-makes the rename at once."""
+_LEFT = "a node that is gone left it half written, and the checkpoint was changed elsewhere since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +57,19 @@ class Reopening(Sealing):
         It becomes ``.staging_NAME``: made anew are its directories, with ids, owners, modes, ACLs
         and times; every file in it is a hard link. `skip` are paths from its top, of files and
         directories, that were removed since and are left out. `row` is that of the op.
-        A next generation that another node left there is gone on with.
+        One that another node is writing there is gone on with; one that a lost node left goes to
+        quarantine.
 
         Returns its directories. Raises FileNotFoundError if `name` is gone, FileExistsError if
-        something else is staged, BlockingIOError while another node seals it, EMLINK, and EXDEV
-        where a file is on another file system.
+        something else is staged, BlockingIOError while another node seals it or may be lost,
+        EMLINK, and EXDEV where a file is on another file system.
         """
         self.visible(place, name)
         with self.opened(place) as directory:
             old = self.lookup(place, name)
             if old is None:
                 raise FileNotFoundError(errno.ENOENT, "gone", self.shown(place, name))
+            self._put_left_away(place, directory, name, group)
             staged = self._free_staging(place, name)
             last = self.last_record(group)
             if staged is None:
@@ -79,10 +78,21 @@ class Reopening(Sealing):
                 shown = self.shown(place, layout.staging_name(name))
                 raise FileExistsError(errno.EEXIST, "another checkpoint is staged there", shown)
             elif last.state is GroupState.SEALING:
-                self._wait_for_sealer(last)
-                self.advance(group, replace(last, state=GroupState.OPEN, replaces=None))
+                self.begin(group, replace(last, state=GroupState.OPEN, replaces=None))
+            else:
+                self.begin(group, last)
             self.system.fsync_dir("reopen.fsync_dir", directory)
             return self._compare(directory, name)
+
+    def trash(self, place: Place, name: Name, inode: int, group: ObjectId) -> Trashed:
+        """As above; a next generation that a lost node left staged goes to quarantine with it.
+
+        BlockingIOError while it is not known whether it is lost.
+        """
+        self.visible(place, name)
+        with self.opened(place) as directory:
+            self._put_left_away(place, directory, name, group)
+        return super().trash(place, name, inode, group)
 
     def reopen_whole(self, place: Place, name: Name, group: ObjectId, inode: int) -> Record:
         """Rename the sealed checkpoint `name` back to ``.staging_NAME``: it is not whole any more.
@@ -96,17 +106,17 @@ class Reopening(Sealing):
         staged = layout.staging_name(name)
         with self.opened(place) as directory:
             if not self.has_inode(directory, staged, inode):
-                self._put_left_away(place, directory, name, group)
+                self._put_left_away(place, directory, name, group, own=True)
             last = self.last_record(group)
             if not self.has_inode(directory, staged, inode):
                 self.expect(place, directory, name, inode)
                 record = self._next(group, last, place, name, inode)
                 self.write_linked(group, record.generation - 1, self._files(directory, name))
-                last = self.advance(group, record)
+                last = self.begin(group, record)
                 step = "reopen.rename"
                 self.system.rename_at(step, directory, name, directory, staged, RENAME_NOREPLACE)
             elif last is None or last.state is not GroupState.OPEN:
-                last = self.advance(group, self._next(group, last, place, name, inode))
+                last = self.begin(group, self._next(group, last, place, name, inode))
             self.system.fsync_dir("reopen.fsync_dir", directory)
         return last
 
@@ -125,8 +135,15 @@ class Reopening(Sealing):
             inode = self.system.fstat("reopen.stat", top).st_ino
         last = self.last_record(group)
         if last is not None and last.state is GroupState.OPEN and last.stale == files:
-            return last
-        return self.advance(group, self._next(group, last, *final, inode, files))
+            return self.begin(group, last)
+        if last is not None and last.is_unsealed:
+            match self.others(group, last):
+                case Others.LIVING:
+                    return self.begin(group, last)
+                case Others.UNKNOWN:
+                    raise busy(last)
+            self.forget_others(group, last)
+        return self.begin(group, self._next(group, last, *final, inode, files))
 
     def _files(self, directory: int, name: Name) -> list[Incarnation]:
         top = self.system.open_at("reopen.open", directory, name, _DIRECTORY)
@@ -165,21 +182,27 @@ class Reopening(Sealing):
             entry = self.lookup_staged(place, layout.staging_name(name))
         return None if entry is None else entry.st.st_ino
 
-    def _put_left_away(self, place: Place, directory: int, name: Name, group: ObjectId) -> None:
-        """Free ``.staging_NAME`` of a next generation of the sealed `group`, if it is one."""
+    def _put_left_away(
+        self, place: Place, directory: int, name: Name, group: ObjectId, *, own: bool = False
+    ) -> None:
+        """Free ``.staging_NAME`` of a next generation of the sealed `group` that was left there.
+
+        What others write there who live stays; what this member left goes if it is its `own` that
+        is meant. Raises BlockingIOError while it is not known whether they live.
+        """
         left, last = self._free_staging(place, name), self.last_record(group)
         if left is None or last is None or last.inode != left or last.state is GroupState.SEALED:
             return
-        if last.state is GroupState.SEALING:
-            self._wait_for_sealer(last)
+        if self.member not in last.writers:
+            match self.others(group, last):
+                case Others.LIVING:
+                    return
+                case Others.UNKNOWN:
+                    raise busy(last)
+        elif not own:
+            return
         self.quarantine_at(place, directory, layout.staging_name(name), left, _LEFT)
-
-    def _wait_for_sealer(self, sealing: Record) -> None:
-        """BlockingIOError if the node that made the record `sealing` may be at it right now."""
-        age = (time.time_ns() - sealing.time_ns) / 1e9
-        if sealing.member != self.member and age < SEAL_SECONDS:
-            message = "another node publishes the checkpoint at this moment"
-            raise BlockingIOError(errno.EAGAIN, message, os.fsdecode(sealing.path))
+        self.forget_others(group, last)
 
     def _stage_next(
         self,
@@ -219,7 +242,7 @@ class Reopening(Sealing):
             inode = self.system.stat_at("reopen.stat", staging, temporary).st_ino
             record = self._next(group, last, place, name, inode)
             self.write_linked(group, record.generation - 1, files)
-            self.advance(group, record)
+            self.begin(group, record)
             staged = layout.staging_name(name)
             step = "reopen.rename"
             self.system.rename_at(step, staging, temporary, directory, staged, RENAME_NOREPLACE)

@@ -40,7 +40,7 @@ class Sealing(Trash):
     def open_group(self, place: Place, name: Name, group: ObjectId, inode: int) -> Record:
         """Record that `group` is being written in the directory `inode`; may be called again."""
         record = Record(state=GroupState.OPEN, inode=inode, path=_path(place, name))
-        return self.advance(group, record)
+        return self.begin(group, record)
 
     def seal(
         self,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tierfs.model import Kind, Name, ObjectId
 from tierfs.osio import RENAME_NOREPLACE
 from tierfs.shared import layout
-from tierfs.shared.groups import Records
 from tierfs.shared.places import Place
+from tierfs.shared.presence import Presence
 from tierfs.shared.quarantine import Quarantine
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -34,7 +34,7 @@ class Trashed:
     beside: bool
 
 
-class Trash(Quarantine, Records):
+class Trash(Quarantine, Presence):
     """Blocking calls on ``.tierfs/trash``."""
 
     def trash(self, place: Place, name: Name, inode: int, group: ObjectId) -> Trashed:

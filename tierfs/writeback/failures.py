@@ -29,6 +29,7 @@ ADVICE = {
 """Errors that the same call will meet again until somebody changes something, and what to do."""
 
 PASSING = {
+    errno.EAGAIN: "another node writes the checkpoint, or did until moments ago: it is waited for",
     errno.ETXTBSY: "a process of this node still has it open or mapped for writing",
     errno.ENOSPC: "the shared tier is full: free space there",
     errno.EDQUOT: "the quota on the shared tier is used up: raise it or free space",

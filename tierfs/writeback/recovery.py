@@ -9,10 +9,12 @@ from typing import TypeVar
 
 import trio
 
+from tierfs.errors import DirectoryGone
 from tierfs.model import Op, OpState, Phase
 from tierfs.writeback.actions import Actions
 from tierfs.writeback.failures import judge, path_of, pause_seconds
 from tierfs.writeback.results import Applied
+from tierfs.writeback.retries import GONE_ATTEMPTS
 from tierfs.writeback.rooms import Rooms
 from tierfs.writeback.settings import WritebackSettings
 
@@ -76,6 +78,8 @@ class Recovery:
                 return applied
             except Exception as error:
                 attempts += 1
+                if isinstance(error, DirectoryGone) and attempts >= GONE_ATTEMPTS:
+                    return None  # somebody else took the directory away, and it with it
                 await self._pause(path_of(op), error, attempts)
 
     async def _insist(self, what: str, call: Callable[[], T]) -> T:

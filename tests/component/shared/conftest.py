@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.shared.support import MEMBER, make_tier
+from tests.component.shared.support import MEMBER, Settings, make_tier
 from tests.harness import LoopDevice
 from tierfs.osio import OS
 from tierfs.shared import SharedTier
@@ -69,8 +69,10 @@ def open_tier() -> Iterator[Callable[..., SharedTier]]:
     """Make registered tiers; their descriptors are closed at the end of the test."""
     tiers: list[SharedTier] = []
 
-    def opened(root: Path, system: OS | None = None, member: str = MEMBER) -> SharedTier:
-        tier = make_tier(root, system, member=member)
+    def opened(
+        root: Path, system: OS | None = None, member: str = MEMBER, lease: float = 3600.0
+    ) -> SharedTier:
+        tier = make_tier(root, system, member=member, settings=Settings(lease=lease))
         tiers.append(tier)
         tier.register("node-a")
         return tier

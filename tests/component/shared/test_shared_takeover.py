@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,28 +19,27 @@ from tests.component.shared.group_support import (
     NAME,
     STAGED,
     files_in,
+    fill,
     seal,
     sealed_group,
+    stage_group,
+    texts,
     whole,
 )
-from tests.component.shared.support import TOP, make_tier, names
+from tests.component.shared.support import TOP, Settings, make_tier, names
 from tests.faults import FaultyOS, failing
 from tierfs.osio import OS
-from tierfs.shared import GroupState, SharedTier, reopen
+from tierfs.shared import GroupState, Place, SharedTier
 
 OpenTier = Callable[..., SharedTier]
 OTHER = "b" * 32
-OF_GROUPS = ("reopen.", "linked.", "record.", "manifest.", "seal.", "trash.")
+OF_GROUPS = ("presence.", "reopen.", "linked.", "record.", "manifest.", "seal.", "trash.")
+AT_ONCE = Settings(lease=0.0)
+"""Nobody waits for the one who is gone."""
 MUST_HAVE = {
     "reopen.mkdir", "reopen.link", "reopen.rename", "linked.publish", "record.publish",
     "manifest.publish", "seal.exchange", "seal.fsync_dir", "trash.rename",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the one who is gone."""
-    monkeypatch.setattr(reopen, "SEAL_SECONDS", 0.0)
 
 
 def deaths(seen: list[str]) -> list[str]:
@@ -67,7 +67,7 @@ async def test_killed_at_every_step(memory_root: Path, edited: bool) -> None:
     runs = {fault: memory_root / fault.replace(":", "-") for fault in faults}
     die(Path(takeover_script.__file__), runs, intact)
     for fault, root in runs.items():
-        tier = make_tier(root, OS(), member=OTHER)
+        tier = make_tier(root, OS(), member=OTHER, settings=AT_ONCE)
         tier.register("node-b")
         tier.finish_any_seal(TOP, NAME)  # as whoever looks for the name
         assert files_in(root / FINAL) in (whole("old"), whole("lost")), fault
@@ -98,10 +98,7 @@ def save(tier: SharedTier, root: Path, *, edited: bool) -> None:
     seal(tier, GROUP, inode)
 
 
-def test_who_may_be_sealing_is_waited_for(
-    root: Path, open_tier: OpenTier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reopen, "SEAL_SECONDS", 3600.0)
+def test_who_may_be_sealing_is_waited_for(root: Path, open_tier: OpenTier) -> None:
     system = FaultyOS()
     tier, other = open_tier(root, system), open_tier(root, member=OTHER)
     old = sealed_group(tier, root, GROUP, "old")
@@ -116,3 +113,122 @@ def test_who_may_be_sealing_is_waited_for(
         other.reopen_whole(TOP, NAME, GROUP, old)
     seal(tier, GROUP, top.inode)
     assert files_in(root / FINAL) == whole("new")
+
+
+# -- a next generation that another node has begun ------------------------------------------------
+
+
+def left(tier: SharedTier, root: Path) -> int:
+    """`tier` has written a file of the sealed checkpoint again, and added one; its inode."""
+    sealed_group(tier, root, GROUP, "old")
+    [top, _] = tier.reopen_linked(TOP, NAME, GROUP, 7)
+    (root / "fresh").write_text("left")
+    (root / "fresh").rename(root / STAGED / "model.bin")
+    (root / STAGED / "added.bin").write_text("left")
+    return top.inode
+
+
+def test_what_a_lost_node_left_is_not_published_with_what_another_writes(
+    root: Path, open_tier: OpenTier
+) -> None:
+    begun = left(open_tier(root), root)
+    other = open_tier(root, member=OTHER, lease=0.0)
+    [top, _] = other.reopen_linked(TOP, NAME, GROUP, 7)
+    assert top.inode != begun
+    assert files_in(root / STAGED) == whole("old")
+    seal(other, GROUP, top.inode)
+    assert files_in(root / FINAL) == whole("old")
+    [kept] = texts(root, "quarantine")
+    assert {kept["content/model.bin"], kept["content/added.bin"]} == {"left"}
+
+
+def test_what_a_lost_node_left_goes_with_the_removal(root: Path, open_tier: OpenTier) -> None:
+    left(open_tier(root), root)
+    other = open_tier(root, member=OTHER, lease=0.0)
+    other.trash(TOP, NAME, (root / FINAL).stat().st_ino, GROUP)
+    assert names(root) == [".tierfs"]
+
+
+def test_one_who_lives_is_joined_and_one_who_may_live_waited_for(
+    root: Path, open_tier: OpenTier
+) -> None:
+    tier, other = open_tier(root), open_tier(root, member=OTHER)
+    begun = left(tier, root)
+    old = (root / FINAL).stat().st_ino
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            other.reopen_linked(TOP, NAME, GROUP, 7)
+        with pytest.raises(BlockingIOError):
+            other.trash(TOP, NAME, old, GROUP)
+    tier.say_alive(GROUP)
+    assert other.look_again()
+    [top, _] = other.reopen_linked(TOP, NAME, GROUP, 7)
+    assert top.inode == begun
+    record = other.last_record(GROUP)
+    assert record is not None
+    assert record.members == {tier.member, OTHER}
+    seal(other, GROUP, begun)
+    assert files_in(root / FINAL)["added.bin"] == "left"
+    assert not list((root / f".tierfs/groups/{GROUP:016x}").glob("writer-*"))
+
+
+def test_one_who_lives_goes_on_when_the_sealed_one_is_removed(
+    root: Path, open_tier: OpenTier
+) -> None:
+    tier, other = open_tier(root), open_tier(root, member=OTHER)
+    begun = left(tier, root)
+    old = (root / FINAL).stat().st_ino
+    with pytest.raises(BlockingIOError):
+        other.trash(TOP, NAME, old, GROUP)
+    tier.say_alive(GROUP)
+    other.trash(TOP, NAME, old, GROUP)
+    seal(tier, GROUP, begun)
+    assert files_in(root / FINAL)["model.bin"] == "left"
+
+
+def test_who_says_nothing_for_a_lease_is_gone(root: Path, open_tier: OpenTier) -> None:
+    begun = left(open_tier(root), root)
+    other = open_tier(root, member=OTHER, lease=0.5)
+    end = time.monotonic() + 0.5
+    with pytest.raises(BlockingIOError):
+        other.reopen_linked(TOP, NAME, GROUP, 7)
+    while not other.look_again():
+        assert time.monotonic() < end + 5
+    assert time.monotonic() >= end
+    [top, _] = other.reopen_linked(TOP, NAME, GROUP, 7)
+    assert top.inode != begun
+
+
+def test_what_was_not_looked_at_all_the_time_says_nothing(root: Path, open_tier: OpenTier) -> None:
+    left(open_tier(root), root)
+    other = open_tier(root, member=OTHER, lease=0.2)
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            other.reopen_linked(TOP, NAME, GROUP, 7)
+        time.sleep(0.3)  # it was away itself, or its tier was
+
+
+def test_a_member_whose_writers_were_killed_leaves_off(root: Path, open_tier: OpenTier) -> None:
+    tier, other = open_tier(root), open_tier(root, member=OTHER)
+    begun = left(tier, root)
+    tier.leave_off(GROUP)
+    tier.say_alive(GROUP)  # of no use: it has no part any more
+    assert other.reopen_linked(TOP, NAME, GROUP, 7)[0].inode != begun
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_an_unsealed_one_of_another_node(root: Path, open_tier: OpenTier, lives: bool) -> None:
+    """The files of a node that saves at the same time count, those of a lost one do not."""
+    tier, other = open_tier(root), open_tier(root, member=OTHER)
+    stage_group(tier, root)
+    place = Place(STAGED.encode())
+    with pytest.raises(BlockingIOError):
+        other.reopen_unlisted(place, GROUP)
+    if lives:
+        tier.say_alive(GROUP)
+    else:
+        tier.leave_off(GROUP)
+    record = other.reopen_unlisted(place, GROUP)
+    assert (len(record.stale), record.generation) == ((0, 1) if lives else (2, 2))
+    assert record.members == ({tier.member, OTHER} if lives else {OTHER})
+    fill(other, root / STAGED, "both")

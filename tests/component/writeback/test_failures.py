@@ -14,6 +14,7 @@ import trio
 from tests.component.writeback.rig import (
     FAST,
     Rig,
+    close_rig,
     open_rig,
     plain_files,
     reached,
@@ -25,7 +26,8 @@ from tests.component.writeback.rig import (
 from tests.faults import FaultyOS, Stall, at, failing
 from tests.harness import LoopDevice, frozen
 from tests.harness.devices import run
-from tierfs.model import ROOT, Mark
+from tierfs.journal import SaveDirectory, SaveOp
+from tierfs.model import ROOT, Mark, OpState
 from tierfs.writeback import OutcomeKind
 from tierfs.writeback.staging import LOCAL_STEPS
 
@@ -266,6 +268,28 @@ async def test_a_directory_removed_by_somebody_else(tiers: tuple[Path, Path]) ->
         assert result.stuck == (op,)
         assert "outside this mount" in (op.error or "")
         assert not rig.on_shared("d").exists(), "no ghost of a removed directory comes back"
+
+
+async def test_a_directory_removed_while_the_daemon_was_dead(tiers: tuple[Path, Path]) -> None:
+    """Whether the op happened is asked of a directory that is gone: nobody waits for that."""
+    async with running(open_rig(*tiers)) as rig:
+        await rig.writeback.committed(rig.mkdir("d"))
+        made = rig.places.record(rig.names[b"d"][0])
+        assert made is not None
+        rig.journal.post(SaveDirectory(made))
+    rig = open_rig(*tiers)
+    op = rig.put("d/f", b"f")
+    op.state, op.staged_inode = OpState.PUBLISHING, 1
+    await rig.journal.post(SaveOp(op)).synced()
+    close_rig(rig)
+    rig.on_shared("d").rmdir()
+    async with running(open_rig(*tiers)) as rig:
+        [op] = rig.backlog.under(ROOT)
+        with trio.fail_after(20):
+            await rig.writeback.committed(rig.put("g", b"g"))
+        result = await rig.writeback.wait([op], 20)
+        assert result.stuck == (op,)
+        assert "outside this mount" in (op.error or "")
 
 
 async def test_a_source_removed_by_somebody_else_is_reported(tiers: tuple[Path, Path]) -> None:

@@ -44,8 +44,9 @@ class Broken:
         depth = len(core.tree.path(group.id))
         marked = [op for op in core.backlog.marked(group.id) if not op.log]
         files = frozenset(inside(op, depth) for op in marked)
-        if files == self._said.get(group.id, frozenset()) or not core.places.exists(group.id):
-            return
+        said = self._said.get(group.id, frozenset())
+        if (files == said and not files) or not core.places.exists(group.id):
+            return  # what is broken is said again: another one may have begun to write there
         why = ""
         if marked:
             why = f"{os.fsdecode(inside(marked[0], depth))}: {marked[0].error or marked[0].mark}"

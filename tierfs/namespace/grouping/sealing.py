@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -30,6 +31,7 @@ from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.grouping.broken import Broken, inside
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.leaving import give_up_seals
+from tierfs.namespace.grouping.taking_part import TakingPart
 from tierfs.shared import Place, Record
 from tierfs.writeback.failures import path_of
 
@@ -63,6 +65,7 @@ class Sealing:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._table.processes.run)
             nursery.start_soon(Broken(self._core).run)
+            nursery.start_soon(TakingPart(self._core).run)
             while True:
                 self._wakeup = trio.Event()
                 self._core.drop_obsolete_pointers()
@@ -115,6 +118,8 @@ class Sealing:
         try:
             facts = await self._facts(group)
         except OSError as error:
+            if error.errno == errno.ESTALE and await self._is_gone(group):
+                return True
             log.info("checkpoint %s: cannot be looked at: %s", os.fsdecode(group.name), error)
             group.verdict = self._unseen(group, error)
             self._due[group.id] = time.monotonic() + RETRY_SECONDS
@@ -130,6 +135,18 @@ class Sealing:
         elif verdict.until_seconds is not None:
             self._due[group.id] = time.monotonic() + verdict.until_seconds + 0.01
         return True
+
+    async def _is_gone(self, group: Group) -> bool:
+        """Whether another node took `group` away while this one was; then it is one no more."""
+        parent = self._core.tree.directories[group.parent]
+        with contextlib.suppress(OSError):
+            node = await self._lookup.find(parent, group.name)
+            here = self._table.get(group.id) is group
+            elsewhere = node is None or node.directory != group.id
+            if here and elsewhere and not any(self._core.backlog.under(group.id)):
+                log.info("checkpoint %s: was taken away elsewhere", os.fsdecode(group.name))
+                self._table.end(group.id)
+        return self._table.get(group.id) is not group
 
     async def _drop_stale(self, group: Group) -> None:
         """Forget what killed writers of an earlier generation left torn, and nobody wrote again."""

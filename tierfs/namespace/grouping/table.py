@@ -287,7 +287,7 @@ class GroupTable:
         if found is None:
             return
         group = self._groups.get(found)
-        again = group is None or self._is_abandoned(group)
+        again = group is None or self.is_abandoned(group)
         if group is None:
             group = self._enlist(GroupRecord(found, self._journal.next_number()))
         elif again:
@@ -415,7 +415,8 @@ class GroupTable:
                 self._journal.post(SaveOp(op))
         self.changed(group)
 
-    def _is_abandoned(self, group: Group) -> bool:
+    def is_abandoned(self, group: Group) -> bool:
+        """Whether all who wrote in `group` are gone, and not all of them ended well."""
         killed = bool(group.writers.processes(State.KILLED))
         return killed and not self.listed(group.id)
 

@@ -1,0 +1,156 @@
+"""Who takes part in the generation of a checkpoint that is being written, and lives.
+
+A member that takes part has a file beside the state records, and changes it again and again.
+Whether another one is gone is told by one's own clock alone: it is, when its file did not change
+for `lease` while it was looked at all the time, or was taken away.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tierfs.model import ObjectId
+from tierfs.shared import layout
+from tierfs.shared.groups import GroupState, Record, Records
+
+BEATS = 12
+"""How often within a lease a member that lives says so."""
+
+_WRITE = os.O_WRONLY | os.O_NONBLOCK
+
+
+class Others(enum.Enum):
+    """Those who take part beside this member."""
+
+    LIVING = "living"  # one of them, at least
+    GONE = "gone"  # all of them, or there are none
+    UNKNOWN = "unknown"  # it has to be looked at for longer
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What was seen of something that changes while somebody is at it.
+
+    Attributes:
+        since, looked: monotonic times: since when it is unchanged, and of the last look.
+        moved: it was seen to change.
+    """
+
+    value: bytes
+    since: float
+    looked: float
+    moved: bool = False
+
+
+_Watch = tuple[ObjectId, str]
+
+
+class Presence(Records):
+    """Blocking calls; `lease` is that of the settings, in seconds."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._watched: dict[_Watch, _Watched] = {}
+
+    def begin(self, group: ObjectId, record: Record) -> Record:
+        """Make `record` the state of `group`: this member takes part in its generation."""
+        self._take_part(group)
+        return self.advance(group, replace(record, members=record.members | {self.member}))
+
+    def say_alive(self, group: ObjectId) -> None:
+        """This member lives, and takes part in `group`; nothing where that was taken from it."""
+        self._write_pulse(group, _WRITE)
+
+    def leave_off(self, group: ObjectId) -> None:
+        """Nobody on this member goes on with `group`: what is in it counts as left behind."""
+        try:
+            with self.control(layout.GROUPS, layout.encode_id(group)) as directory:
+                self.remove(directory, layout.writer_name(self.member))
+        except FileNotFoundError:
+            return
+
+    def others(self, group: ObjectId, record: Record) -> Others:
+        """How those stand who write or publish the unsealed `group`, whose state is `record`."""
+        if record.state is GroupState.SEALING:
+            return self._stands(group, "")  # whoever lives makes the rename at once
+        found = {self._stands(group, each) for each in record.members - {self.member}}
+        if Others.LIVING in found:
+            return Others.LIVING
+        return Others.UNKNOWN if Others.UNKNOWN in found else Others.GONE
+
+    def look_again(self) -> bool:
+        """Look at all that is being watched; whether somebody turned out to live, or to be gone."""
+        before = {watch: self._how(seen) for watch, seen in self._watched.items()}
+        for group, member in before:
+            self._stands(group, member)
+        after = {watch: self._how(seen) for watch, seen in self._watched.items()}
+        return before != after
+
+    def forget_others(self, group: ObjectId, record: Record) -> None:
+        """The members that were at `record` are gone: whoever comes back has no part in it."""
+        try:
+            with self.control(layout.GROUPS, layout.encode_id(group)) as directory:
+                for member in record.members - {self.member}:
+                    self.remove(directory, layout.writer_name(member))
+        except FileNotFoundError:
+            return
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _take_part(self, group: ObjectId) -> None:
+        with self.control(layout.GROUPS, layout.encode_id(group), make=True):
+            pass
+        self._write_pulse(group, _WRITE | os.O_CREAT)
+
+    def _write_pulse(self, group: ObjectId, flags: int) -> None:
+        try:
+            with self.control(layout.GROUPS, layout.encode_id(group)) as directory:
+                name = layout.writer_name(self.member)
+                fd = self.system.open_at("presence.open", directory, name, flags, 0o600)
+        except FileNotFoundError:
+            return
+        try:
+            self.system.pwrite_all("presence.write", fd, b"%020d\n" % time.time_ns(), 0)
+        finally:
+            self.system.close("presence.close", fd)
+
+    def _pulse(self, group: ObjectId, member: str) -> bytes | None:
+        """What changes while `member` takes part in `group`; of "" that is the state itself."""
+        try:
+            with self.control(layout.GROUPS, layout.encode_id(group)) as directory:
+                if member:
+                    return self.read_whole("presence", directory, layout.writer_name(member))
+                last = self._last(directory)
+                return None if last is None else b"%d" % last.number
+        except FileNotFoundError:
+            return None
+
+    def _stands(self, group: ObjectId, member: str) -> Others:
+        value, now = self._pulse(group, member), time.monotonic()
+        if value is None:
+            self._watched.pop((group, member), None)
+            return Others.GONE
+        seen = self._watched.get((group, member))
+        if seen is None or now - seen.looked > self.settings.lease / 2:
+            seen = _Watched(value, now, now)  # what was not looked at all the time says nothing
+        elif seen.value != value:
+            seen = _Watched(value, now, now, moved=True)
+        seen.looked = now
+        self._watched[group, member] = seen
+        return self._how(seen)
+
+    def _how(self, seen: _Watched) -> Others:
+        if seen.looked - seen.since >= self.settings.lease:
+            return Others.GONE
+        return Others.LIVING if seen.moved else Others.UNKNOWN
+
+
+def busy(record: Record) -> BlockingIOError:
+    """The error for whoever has to wait for another node that has to do with a checkpoint."""
+    message = "another node writes the checkpoint, or did until moments ago"
+    return BlockingIOError(errno.EAGAIN, message, os.fsdecode(record.path))
