@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import Node, wait_until
 
+SUMS = "SHA256SUMS"
 LEASE = 3.0
 FILES = ("model.safetensors", "optimizer.pt", "trainer_state.json")
 
@@ -44,8 +45,8 @@ def tear(node: Node, folder: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """The files of a checkpoint."""
-    return {path.name: path.read_text() for path in folder.iterdir()}
+    """The files of a checkpoint that its application has made."""
+    return {path.name: path.read_text() for path in folder.iterdir() if path.name != SUMS}
 
 
 def standing(node: Node) -> dict[str, list[str]]:
@@ -61,7 +62,7 @@ def pair(make_node: Callable[..., Node]) -> tuple[Node, Node]:
     nodes = make_node("a"), make_node("b")
     for node in nodes:
         node.expected = ["torn", "another node writes the checkpoint"]
-        node.settings["lease"] = LEASE
+        node.settings |= {"lease": LEASE, "sha256sums": node.name == "b"}
         node.start()
     return nodes
 
@@ -133,6 +134,10 @@ def test_what_a_lost_node_was_writing_again_is_not_mixed_with_what_another_write
     for root in (there, run):
         assert contents(root / "checkpoint-1") == want
         assert sorted(os.listdir(root)) == ["checkpoint-1", "checkpoint-3"]
+    done = subprocess.run(
+        ["sha256sum", "-c", SUMS], cwd=there / "checkpoint-1", capture_output=True, check=True
+    )
+    assert done.stdout.count(b": OK") == len(want)  # also of what the other one had sent
     kept = (other.shared / ".tierfs" / "quarantine").glob("*/content/added.pt")
     assert [path.read_text() for path in kept] == ["left", "left"]
 

@@ -73,6 +73,12 @@ class Settings:
         "accidents, not attacks).",
         default="sha256",
     )
+    sha256sums: bool = _setting(
+        rules.switch,
+        "Give each checkpoint a file SHA256SUMS when it is published, for sha256sum -c. Costs one "
+        "more hash of what is sent, and large files are sent one chunk after the other.",
+        default=False,
+    )
     transfer_files: int = _setting(
         rules.count(1, 64),
         "How many files are sent to the shared tier at once.",

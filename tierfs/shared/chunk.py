@@ -40,6 +40,7 @@ class Transfer:
         beside: see :class:`~tierfs.shared.jobs.Staged`.
         sent: bytes reported as progress.
         digests: of the chunks that are written and verified, but for holes.
+        plain: hashes what is read back, from beginning to end; None: nobody wants that.
     """
 
     job: FileJob
@@ -52,6 +53,7 @@ class Transfer:
     in_place: bool = False
     sent: int = 0
     digests: dict[int, bytes] = field(default_factory=dict)
+    plain: digest.Hasher | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def progress(self, count: int) -> None:
@@ -79,7 +81,10 @@ def send_chunk(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
         system.fdatasync("put.write_out", transfer.fd)
         system.drop_cache("put.drop_cache", transfer.fd, span[0], span[1] - span[0])
     if not has_data and _is_hole(system, transfer, span):
-        return _hole_end(system, transfer, span[1])
+        if transfer.plain is None:
+            return _hole_end(system, transfer, span[1])
+        digest.update_zeros(transfer.plain, span[1] - span[0])
+        return span[1]
     received = _read_back(system, transfer, span, buffer)
     if sent != received:
         raise damaged(transfer)
@@ -188,6 +193,8 @@ def _read_back(system: OS, transfer: Transfer, span: Span, buffer: memoryview) -
         transfer.progress(0)  # it moves
         used = min(got, wanted)
         hasher.update(buffer[:used])
+        if transfer.plain is not None:
+            transfer.plain.update(buffer[:used])
         position += used
     if transfer.direct_fd is None:
         system.drop_cache("put.drop_cache", fd, span[0], span[1] - span[0])

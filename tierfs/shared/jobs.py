@@ -22,6 +22,10 @@ class SharedSettings(Protocol):
         """Seconds after which a member that says nothing is gone."""
 
     @property
+    def sha256sums(self) -> bool:
+        """Whether a published checkpoint gets a file ``SHA256SUMS``."""
+
+    @property
     def small_file(self) -> int:
         """Most bytes of a file that may have what is kept for small ones."""
 
@@ -50,6 +54,7 @@ class FileJob:
         place: the directory that it will be published in.
         keep_setid: a chmod came after the last write, so setuid and setgid stay.
         digest: kind; None: that of the settings.
+        plain: its SHA-256 as a whole is wanted as well.
         changed: whether the source was written since; asked between blocks, in worker threads.
         progress: told how many bytes more are written; in worker threads, one call at a time.
     """
@@ -64,6 +69,7 @@ class FileJob:
     place: Place | None = None
     keep_setid: bool = False
     digest: str | None = None
+    plain: bool = False
     changed: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda count: None
 

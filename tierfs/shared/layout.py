@@ -36,6 +36,11 @@ XATTR_ID = b"user.tierfs.id"
 """On a directory: its directory id, 16 hexadecimal digits."""
 XATTR_DIGEST = b"user.tierfs.digest"
 """On a file: the digest that was verified when it was sent. Information, never evidence."""
+XATTR_SHA256 = b"user.tierfs.sha256"
+"""On a file: the SHA-256 of its content as a whole, 64 hexadecimal digits, where that is wanted."""
+SUMS = b"SHA256SUMS"
+XATTR_SUMS = b"user.tierfs.sums"
+"""On a file `SUMS`: tierfs has made it."""
 
 _CARRIED = (b"user.", b"trusted.", b"system.posix_acl_", b"security.capability")
 _NOT_CARRIED = (XATTR_PREFIX, b"trusted.SGI_ACL_")

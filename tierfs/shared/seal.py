@@ -15,7 +15,7 @@ from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tierfs.shared import layout
 from tierfs.shared.groups import GroupState, ManifestLine, Record, Replaced
 from tierfs.shared.places import Place
-from tierfs.shared.trash import Trash
+from tierfs.shared.sums import Sums
 from tierfs.shared.walk import Incarnation
 
 NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -27,7 +27,7 @@ _STALE = "an earlier run left it in a checkpoint that was written again, and did
 _REPLACED = "a checkpoint of the same name was saved over it"
 
 
-class Sealing(Trash):
+class Sealing(Sums):
     """Blocking calls that publish a checkpoint. `name` is always the final name, `place` its
     parent.
 
@@ -70,7 +70,7 @@ class Sealing(Trash):
         with self.opened(place) as directory:
             if not self.has_inode(directory, name, inode):
                 self.expect(place, directory, layout.staging_name(name), inode)
-                self._remove_stale(place, directory, name, frozenset(stale))
+                self._prepare(place, directory, name, frozenset(stale), manifest)
                 self.write_manifest(group, manifest)
                 self._publish_group(place, directory, name, group, inode, replaced)
             return self._complete(place, directory, name, group, inode)
@@ -106,27 +106,37 @@ class Sealing(Trash):
 
     # -- before the rename ------------------------------------------------------------------------
 
-    def _remove_stale(
-        self, place: Place, directory: int, name: Name, stale: frozenset[Incarnation]
+    def _prepare(
+        self,
+        place: Place,
+        directory: int,
+        name: Name,
+        stale: frozenset[Incarnation],
+        manifest: Sequence[ManifestLine],
     ) -> None:
-        if not stale:
-            return
-        staged = layout.staging_name(name)
-        top = self.system.open_at("seal.open", directory, staged, _DIRECTORY)
+        """What is staged holds what is to be published, and nothing else."""
+        staged = Place(os.path.join(place.path, layout.staging_name(name)))
+        step = "seal.open"
+        top = self.system.open_at(step, directory, layout.staging_name(name), _DIRECTORY)
         try:
-            before = self.system.fstat("seal.stat", top)
-            for found in self.walk_at(top):
-                if found.kind is Kind.DIRECTORY or found.incarnation not in stale:
-                    continue
-                folder, last = os.path.split(found.path)
-                here = Place(os.path.join(place.path, staged, folder).rstrip(b"/"))
-                with self.opened(here) as parent:
-                    self.quarantine_at(here, parent, last, found.inode, _STALE)
-            # frameworks sort checkpoints by the time of their directory
-            self.system.utime_fd("seal.times", top, None, before.st_mtime_ns)
-            self.system.fsync_dir("seal.fsync_staged", top)
+            if stale:
+                self._remove_stale(staged, top, stale)
+            self.put_sums(Place(_path(place, name)), top, manifest)
         finally:
             self.system.close("seal.close", top)
+
+    def _remove_stale(self, staged: Place, top: int, stale: frozenset[Incarnation]) -> None:
+        before = self.system.fstat("seal.stat", top)
+        for found in self.walk_at(top):
+            if found.kind is Kind.DIRECTORY or found.incarnation not in stale:
+                continue
+            folder, last = os.path.split(found.path)
+            here = Place(os.path.join(staged.path, folder).rstrip(b"/"))
+            with self.opened(here) as parent:
+                self.quarantine_at(here, parent, last, found.inode, _STALE)
+        # frameworks sort checkpoints by the time of their directory
+        self.system.utime_fd("seal.times", top, None, before.st_mtime_ns)
+        self.system.fsync_dir("seal.fsync_staged", top)
 
     # -- the rename -------------------------------------------------------------------------------
 

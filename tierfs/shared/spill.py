@@ -14,6 +14,7 @@ from tierfs.shared.staging import Staging
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
+_OF_CONTENT = (layout.XATTR_DIGEST, layout.XATTR_SHA256)
 _SETID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -81,5 +82,5 @@ def link_spilled(system: OS, job: FileJob, directory: int, name: Name) -> bool:
 def remove_labels(system: OS, fd: int) -> None:
     """Take from a file that is to be published what an object has and it has not."""
     for name in system.list_xattr("put.labels", fd):
-        if name.startswith(layout.XATTR_PREFIX) and name != layout.XATTR_DIGEST:
+        if name.startswith(layout.XATTR_PREFIX) and name not in _OF_CONTENT:
             system.remove_xattr("put.labels", fd, name)

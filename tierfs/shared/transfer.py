@@ -26,7 +26,15 @@ from tierfs.shared.chunk import (
     open_direct,
     send_chunk,
 )
-from tierfs.shared.digest import BLOCK_BYTES, CHUNK_BYTES, Spans, chunks, file_digest, with_holes
+from tierfs.shared.digest import (
+    BLOCK_BYTES,
+    CHUNK_BYTES,
+    Spans,
+    chunks,
+    file_digest,
+    new_hasher,
+    with_holes,
+)
 from tierfs.shared.jobs import FileJob, Staged
 from tierfs.shared.spill import link_spilled, remove_labels
 from tierfs.shared.staging import Staging, lost
@@ -95,7 +103,7 @@ class Transfers(Staging):
             spans = Spans(job.size)
             failures: list[Exception] = []
             async with trio.open_nursery() as nursery:
-                for _ in range(self.settings.transfer_chunks):
+                for _ in range(1 if job.plain else self.settings.transfer_chunks):
                     nursery.start_soon(
                         self._send_some, transfer, spans, failures, nursery.cancel_scope
                     )
@@ -131,6 +139,8 @@ class Transfers(Staging):
             fd, in_place = self._create(job, place, name)
             share = self.bandwidth.share()
             transfer = Transfer(job, kind, fd, None, name, share, beside, in_place)
+            if job.plain:
+                transfer.plain = new_hasher("sha256")
             try:
                 if direct and job.size:
                     transfer.direct_fd = open_direct(self.system, place, name)
@@ -192,6 +202,9 @@ class Transfers(Staging):
         kind = transfer.kind
         digest = file_digest(kind, with_holes(kind, job.size, transfer.digests))
         self.system.set_xattr("put.digest", fd, layout.XATTR_DIGEST, digest.encode())
+        if transfer.plain is not None:
+            value = transfer.plain.digest().hex().encode()
+            self.system.set_xattr("put.sha256", fd, layout.XATTR_SHA256, value)
         if transfer.in_place:
             remove_labels(self.system, fd)
         else:

@@ -59,7 +59,7 @@ class Walks(Tree):
     """Blocking calls on whole trees. What goes away meanwhile is left out."""
 
     def walk(self, place: Place) -> list[Found]:
-        """Everything below `place`, parents before what is in them, names of tierfs left out.
+        """Everything below `place`, parents before what is in them, what is tierfs' own left out.
 
         Never through a symlink. Raises DirectoryGone, and OSError where anything cannot be read:
         a file that cannot be seen must not count as missing.
@@ -74,9 +74,11 @@ class Walks(Tree):
             if _hidden(item.name):
                 continue
             try:
-                found.append(self._found(path, directory, item.name))
+                each = self._found(path, directory, item.name)
             except FileNotFoundError:
                 continue
+            if each is not None:
+                found.append(each)
         return found
 
     def below(self, top: int) -> Iterator[tuple[bytes, int, DirItem]]:
@@ -147,11 +149,14 @@ class Walks(Tree):
                 return
             yield fd
 
-    def _found(self, path: bytes, directory: int, name: Name) -> Found:
+    def _found(self, path: bytes, directory: int, name: Name) -> Found | None:
+        """None: tierfs has made it."""
         fd = self.system.open_at("walk.look", directory, name, os.O_PATH)
         try:
             st = self.system.fstat("walk.stat", fd)
             regular = stat.S_ISREG(st.st_mode)
+            if path == layout.SUMS and regular and self.is_sums(fd):
+                return None
             return Found(
                 path=path,
                 kind=Kind.of_mode(st.st_mode),
@@ -166,6 +171,15 @@ class Walks(Tree):
             )
         finally:
             self.system.close("walk.close", fd)
+
+    def is_sums(self, fd: int) -> bool:
+        """Whether the file `fd` is the ``SHA256SUMS`` that tierfs adds to a checkpoint."""
+        try:
+            return bool(self.system.get_xattr("walk.sums", fd, layout.XATTR_SUMS))
+        except OSError as error:
+            if error.errno in _NO_XATTR:
+                return False
+            raise
 
     def _digest(self, fd: int) -> str | None:
         try:

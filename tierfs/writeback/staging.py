@@ -172,6 +172,7 @@ class Stager:
             size=found.attributes.size, row=op.row, name=op.name,
             attributes=found.attributes, xattrs=found.xattrs,
             place=self._rooms.places.place(op.parent), keep_setid="mode" in op.fields,
+            plain=op.unsealed and self._rooms.shared.settings.sha256sums,
         )  # fmt: skip
 
     def _progress(self, transfer: Transfer, count: int) -> None:

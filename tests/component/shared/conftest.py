@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,9 @@ def open_tier() -> Iterator[Callable[..., SharedTier]]:
     tiers: list[SharedTier] = []
 
     def opened(
-        root: Path, system: OS | None = None, member: str = MEMBER, lease: float = 3600.0
+        root: Path, system: OS | None = None, member: str = MEMBER, **settings: Any
     ) -> SharedTier:
-        tier = make_tier(root, system, member=member, settings=Settings(lease=lease))
+        tier = make_tier(root, system, member=member, settings=Settings(**settings))
         tiers.append(tier)
         tier.register("node-a")
         return tier

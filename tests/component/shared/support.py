@@ -25,6 +25,7 @@ MTIME_NS = 1_700_000_000_123_456_789
 class Settings:
     digest: str = "sha256"
     lease: float = 3600.0
+    sha256sums: bool = False
     small_file: int = 1 << 20
     small_reserve: int = 0
     transfer_chunks: int = 4

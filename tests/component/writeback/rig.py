@@ -44,6 +44,7 @@ ORDER = OrderSettings(unlink_settle=0.02, temporary_hold=30.0)
 class SharedTierSettings:
     digest: str = "sha256"
     lease: float = 3600.0
+    sha256sums: bool = False
     small_file: int = 1 << 20
     small_reserve: int = 0
     transfer_chunks: int = 2
