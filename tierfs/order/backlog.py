@@ -378,9 +378,10 @@ class Backlog(Lookups):
 
     def _let_go(self, parts: list[Item]) -> None:
         """`parts` of a removal are not held any more."""
-        for item in parts:
-            item.held = None
-        self._reindex(parts)
+        if parts:
+            for item in parts:
+                item.held = None
+            self._reindex(parts)
 
     def _advance(self, now: float) -> None:
         for item in self._holds.tick(now):

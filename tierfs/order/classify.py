@@ -6,7 +6,7 @@ import enum
 import functools
 from typing import NamedTuple
 
-from tierfs.model import REMOVALS, STAGED, Name, ObjectId, Op, OpKind
+from tierfs.model import REMOVALS, ROOT, STAGED, Name, ObjectId, Op, OpKind
 from tierfs.order import names
 from tierfs.order.names import Role
 
@@ -17,6 +17,12 @@ _MAKERS = frozenset({OpKind.PUT, OpKind.LINK, OpKind.RENAME, OpKind.SYMLINK})
 _DIRECTORY_OPS = frozenset({OpKind.MKDIR, OpKind.RMDIR})
 _NEVER_ORDERED = frozenset({OpKind.MKDIR, OpKind.SETATTR, OpKind.REOPEN})
 _ALWAYS_ORDERED = frozenset({OpKind.SEAL, OpKind.TRASH})
+
+_ALIKE = frozenset({OpKind.PUT, OpKind.UNLINK})
+"""What is issued for every file. Their object and `fields` say nothing of their place."""
+
+_PLAIN_NAMES = {Role.NONE: b"data", Role.TEMPORARY: b"data.tmp"}
+"""Names of the roles in which nothing else in the name counts."""
 
 TAKING = REMOVALS | {OpKind.TRASH}
 """What takes names away."""
@@ -111,6 +117,32 @@ def classify(op: Op, small_bytes: int = SMALL_BYTES) -> Placement:
     only the rename of a large file waits, not its transfer; flags without content (`*.done`) and
     pointers count up to `small_bytes`.
     """
+    if op.kind in _ALIKE and op.path and not op.scope2:
+        role = names.role(op.path[-1])
+        if role in _PLAIN_NAMES and not names.is_checkpoint(op.path[-1]):
+            return _like_others(
+                op.kind, op.scope, op.path[:-1], role, op.size <= small_bytes, op.overwrites,
+                op.unsealed, op.log,
+            )  # fmt: skip
+    return _classify(op, small_bytes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _like_others(
+    kind: OpKind, scope: tuple[ObjectId, ...], above: tuple[Name, ...], role: Role,
+    is_small: bool, overwrites: bool, unsealed: bool, log: bool,
+) -> Placement:  # fmt: skip
+    """The place of each op of a directory that differs from others in a name that says nothing."""
+    name = _PLAIN_NAMES[role]
+    alike = Op(
+        row=0, number=0, kind=kind, object=ROOT, parent=scope[-1], name=name, timestamp_ns=0,
+        scope=scope, path=(*above, name), size=0 if is_small else 1, overwrites=overwrites,
+        unsealed=unsealed, log=log,
+    )  # fmt: skip
+    return _classify(alike, 0)
+
+
+def _classify(op: Op, small_bytes: int) -> Placement:
     end = _End.of(op.scope, op.path, op.unsealed)
     ends = (end, _End.of(op.scope2, op.path2, op.unsealed)) if op.scope2 else (end,)
     is_small = op.kind is not OpKind.PUT or op.size <= small_bytes

@@ -38,7 +38,7 @@ class HeldRemovals:
 
     def ended_by(self, op: Op) -> list[Item]:
         """The same of all removals that `op`, which is being issued, needs done."""
-        if not _needs_name(op):
+        if not self._parts or not _needs_name(op):
             return []
         found = [*self._in.held.items((op.parent, op.name))]
         if op.kind is OpKind.RMDIR:

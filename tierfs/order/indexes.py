@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
@@ -13,6 +14,17 @@ from tierfs.order.ranked import Ranked
 
 _position = attrgetter("facts.position")
 _rank = attrgetter("facts.rank")
+
+_OF_CHECKPOINTS = frozenset({OpKind.SEAL, OpKind.REOPEN, OpKind.TRASH})
+
+Place = tuple[Ranked[Any], Any]
+"""An index, and a key under which an item stands there."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_each(index: Ranked[Any], keys: tuple[Any, ...]) -> tuple[Place, ...]:
+    """The places in `index` under each of `keys`: the same for all that one directory holds."""
+    return tuple((index, key) for key in keys)
 
 
 class Indexes:
@@ -71,7 +83,7 @@ class Indexes:
 
     def place(self, item: Item) -> None:
         """Put `item` everywhere where its facts say that it belongs."""
-        item.places = list(self._places(item))
+        item.places = self._places(item)
         for index, key in item.places:
             index.add(key, item)
 
@@ -89,36 +101,34 @@ class Indexes:
             self.place(item)
             return
         item.facts = facts
-        before, item.places = set(item.places), list(self._places(item))
+        before, item.places = set(item.places), self._places(item)
         after = set(item.places)
         for index, key in before - after:
             index.remove(key, item)
         for index, key in after - before:
             index.add(key, item)
 
-    def _places(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
-        for key in item.facts.keys:
-            yield self.same, key
-        for directory in item.facts.directories:
-            yield self.everything, directory
-        yield from self._in_order(item)
-        yield from self._waiting(item.facts)
-        yield from self._special(item)
-        yield from self._of_checkpoints(item)
-
-    def _in_order(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
-        facts = item.facts
+    def _places(self, item: Item) -> list[Place]:
+        """Of nearly all a few, so what only some have is asked for first."""
+        facts, kind = item.facts, item.op.kind
+        places: list[Place] = [(self.same, key) for key in facts.keys]
+        places += _of_each(self.everything, facts.directories)
         index = self._order_index(item)
         if index is not None:
-            for directory in facts.directories:
-                yield index, directory
-        if facts.placement.is_log:
-            return
-        for directory in facts.directories:
+            places += _of_each(index, facts.directories)
+        if not facts.placement.is_log:
             if facts.mark is not None:
-                yield self.marked, directory
+                places += _of_each(self.marked, facts.directories)
             if facts.is_open:
-                yield self.opened, directory
+                places += _of_each(self.opened, facts.directories)
+        if facts.placement.cover or facts.watched:
+            places += self._waiting(facts)
+        if facts.placement.klass is Klass.SMALL:
+            places.append((self.small, facts.parent))
+        places += self._special(item)
+        if facts.targets or facts.aside or kind in _OF_CHECKPOINTS:
+            places += self._of_checkpoints(item)
+        return places
 
     def _order_index(self, item: Item) -> Ranked[ObjectId] | None:
         facts = item.facts
@@ -131,17 +141,15 @@ class Indexes:
         # what is torn was never whole: no removal waits
         return None if facts.mark is Mark.TORN else self.dead_saves
 
-    def _waiting(self, facts: Facts) -> Iterator[tuple[Ranked[Any], Any]]:
+    def _waiting(self, facts: Facts) -> Iterator[Place]:
         for directory in facts.placement.cover:
             yield self.covering, directory
             if facts.guarded:
                 yield self.guarded, directory
         for directory in facts.watched:
             yield self.watchers, directory
-        if facts.placement.klass is Klass.SMALL:
-            yield self.small, facts.parent
 
-    def _special(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
+    def _special(self, item: Item) -> Iterator[Place]:
         facts, kind = item.facts, item.op.kind
         if kind is OpKind.MKDIR:
             yield self.makers, facts.object
@@ -159,7 +167,7 @@ class Indexes:
             if facts.is_large:
                 yield self.large, facts.parent
 
-    def _of_checkpoints(self, item: Item) -> Iterator[tuple[Ranked[Any], Any]]:
+    def _of_checkpoints(self, item: Item) -> Iterator[Place]:
         facts, op = item.facts, item.op
         for target in facts.targets:
             yield self.pointers, target

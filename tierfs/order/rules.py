@@ -137,7 +137,7 @@ class Rules:
         None if it lies in an unsealed one itself: that is not sealed before everything in it is
         committed.
         """
-        if facts.targets and any(d in self.unsealed for d in facts.directories):
+        if not facts.targets or any(d in self.unsealed for d in facts.directories):
             return None
         for target in facts.targets:
             unsealed = self.unsealed.get(target)
@@ -207,7 +207,7 @@ class Rules:
         """Marked, withdrawn or held: others go on without it."""
         if facts.mark is not None:
             return True
-        if any(self._in.marked.first(d, but=item) for d in facts.watched):
+        if facts.watched and any(self._in.marked.first(d, but=item) for d in facts.watched):
             return True
         # A held rename stays in the order: it makes something too.
         if not (facts.guarded and item.is_removal):

@@ -141,3 +141,25 @@ def test_the_root_itself_can_be_changed() -> None:
     change = tree.op(SETATTR, "x")
     change.scope = change.path = ()
     assert classify(change).klass is PLAIN
+
+
+@pytest.mark.parametrize(("kind", "path", "source", "fields", "klass", "cover"), CASES)
+def test_a_place_does_not_depend_on_what_was_asked_before(
+    kind: OpKind, path: str, source: str | None, fields: dict, klass: Klass, cover: list | None
+) -> None:
+    tree = Tree()
+    above = path.rpartition("/")[0]
+    for other in ("data", "data.tmp"):
+        for more in ({}, fields):
+            classify(tree.op(kind, f"{above}/{other}".lstrip("/"), None, **more))
+    placement = classify(tree.op(kind, path, source, **fields))
+    assert placement.klass is klass
+    assert set(placement.cover) == {tree.directory(one) for one in cover or ()}
+
+
+def test_files_of_a_directory_share_their_place() -> None:
+    tree = Tree()
+    first = classify(tree.op(PUT, "run/step-4/__0_0.distcp"))
+    assert classify(tree.op(PUT, "run/step-4/__1_0.distcp")) is first
+    assert classify(tree.op(PUT, "run/step-5/__1_0.distcp")) != first
+    assert classify(tree.op(PUT, "run/step-4/__1_0.distcp", overwrites=True)) != first
