@@ -228,7 +228,7 @@ class Mount:
         log.info("%s: making room for the next worker", self._rooms.mountpoint)
         with trio.move_on_after(LEAVE_SECONDS):
             await self._filtered.filter.drain()
-            await self._rooms.journal.post().written()
+            await self._rooms.journal.written()
         logging.shutdown()
         # Not by way of the end of a mount. What is under way, a crash would leave as well.
         os._exit(LEFT)

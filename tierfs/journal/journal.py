@@ -160,6 +160,11 @@ class Journal:
             statements, self._gathered = self._gathered, None
             self._send(statements, later=later)
 
+    async def written(self) -> None:
+        """Return when every post so far survives the process; JournalError when it cannot."""
+        self._writer.hurry()
+        await self._writer.written.wait(self._posted)
+
     async def sync(self) -> None:
         """Return when every post so far survives a power cut; JournalError when it cannot."""
         self._writer.hurry()

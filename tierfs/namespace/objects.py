@@ -67,7 +67,7 @@ class Objects(Tiers):
             await self.close_files(obj)
             if obj.content is not Content.NONE and not obj.clean:
                 # first its rows: a kill in between must not leave an op without its object
-                await self.journal.post().written()
+                await self.journal.written()
                 if obj.id in self.store.spread.published:
                     await self._unlink_published(obj)
                 await self.of_object(obj.id, self.store.remove, obj.id)

@@ -51,6 +51,17 @@ async def test_what_is_queued_becomes_one_transaction(open_journal: Callable[...
     assert commits == ["COMMIT"]
 
 
+async def test_who_waits_for_all_posts_makes_no_transaction(journal: Journal) -> None:
+    statements: list[str] = []
+    journal.post(SaveOp(put(journal)), later=True)
+    await journal.written()
+    assert len(journal.load().ops) == 1
+    journal._writer.call(lambda db: db.connection.set_trace_callback(statements.append)).result()
+    del statements[:]
+    await journal.written()
+    assert not statements
+
+
 async def test_a_slow_sync_holds_up_no_post(open_journal: Callable[..., Journal]) -> None:
     gate = Gate()
     journal = open_journal(WatchedOS(journal_fsync=gate))
@@ -247,7 +258,7 @@ async def test_the_wal_stays_bounded_and_is_emptied_when_idle(
         ops = [put(journal, name=bytes(250)) for _ in range(1000)]
         for op in ops:
             journal.post(SaveOp(op))
-        await journal.post().written()
+        await journal.written()
         longest = max(longest, wal.stat().st_size)
         for op in ops:
             journal.post(DropOp(op.row))

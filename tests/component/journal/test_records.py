@@ -69,7 +69,7 @@ async def test_ops_come_back_by_number_and_the_last_state_counts(journal: Journa
     journal.post(SaveOp(first), SaveOp(second), SaveOp(third))
     first.number = journal.next_number()
     journal.post(SaveOp(first), DropOp(second.row))
-    await journal.post().written()
+    await journal.written()
     assert [op.row for op in journal.load().ops] == [third.row, first.row]
 
 
@@ -87,7 +87,7 @@ async def test_objects_and_directories(journal: Journal) -> None:
     made = DirectoryRecord(new_object_id(), ROOT, b"d\xff", inode=2**63, tagged=True)
     pending = DirectoryRecord(new_object_id(), made.id, b"e")
     journal.post(SaveObject(stub), SaveObject(link), SaveDirectory(made), SaveDirectory(pending))
-    await journal.post().written()
+    await journal.written()
     loaded = journal.load()
     assert {o.id: o for o in loaded.objects} == {stub.id: stub, link.id: link}
     assert {d.id: d for d in loaded.directories} == {made.id: made, pending.id: pending}

@@ -65,4 +65,4 @@ class Decisions:
             else:
                 state.drop(op.name)
         await core.dispose_unused(obj)
-        await core.journal.post().written()
+        await core.journal.written()

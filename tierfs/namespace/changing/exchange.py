@@ -84,7 +84,7 @@ class Exchanges:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fsdecode(end.name))
         with core.step():
             op = self._issue(one, other)
-        await core.journal.post().written()
+        await core.journal.written()
         if op is not None:
             core.writeback.submit(op)
 

@@ -90,7 +90,7 @@ class Names(Making):
         if not ops:
             await self._keep_time(state)
         # first the rows: a name must not outlive its content
-        await core.journal.post().written()
+        await core.journal.written()
         await core.dispose_unused(obj)
 
     def _take_away(
@@ -203,7 +203,7 @@ class Names(Making):
             target.keep_last(st)
         with self._core.step():
             op = self._move(old, old_name, new, new_name, node, target)
-        await self._core.journal.post().written()
+        await self._core.journal.written()
         if node.object is not None and node.object.content is not Content.NONE:
             await self._relabel(node.object, new, new_name)
         if not op.is_open and op.state is not OpState.CLOSED:

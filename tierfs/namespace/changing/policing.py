@@ -63,7 +63,7 @@ class PolicedFiles(Files):
         """See `Files.flush`."""
         await super().flush(handle)
         if handle.writable and is_scratch(handle.node):
-            await self._core.journal.post().written()  # the row of its name
+            await self._core.journal.written()  # the row of its name
 
 
 class PolicedNames(Names):
