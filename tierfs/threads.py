@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, TypeVarTuple, Unpack
@@ -101,7 +101,43 @@ class Job:
         return True
 
 
-_Queue = queue.SimpleQueue[Job | None]
+class Jobs:
+    """What the threads of a pool have to do, in the order in which it came; None ends one thread.
+
+    A job wakes one thread, the one that has rested for the shortest time: what it needs is still
+    in the caches of its processor. queue.SimpleQueue wakes a second one with each, which finds
+    nothing and takes the interpreter from the first. What stands between two calls here is made
+    whole by the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Job | None] = deque()
+        self._resting: list[threading.Lock] = []
+
+    def put(self, job: Job | None) -> None:
+        """Adds one."""
+        self._waiting.append(job)
+        with contextlib.suppress(IndexError):
+            self._resting.pop().release()
+
+    def get(self, rest: threading.Lock) -> Job | None:
+        """Waits for the next one on `rest`, an acquired lock of the calling thread's own."""
+        while True:
+            try:
+                return self._waiting.popleft()
+            except IndexError:
+                self._resting.append(rest)
+            # A job may have come before it could see this thread.
+            if not self._waiting or not self._takes_back(rest):
+                rest.acquire()
+
+    def _takes_back(self, rest: threading.Lock) -> bool:
+        """False: it is about to be released."""
+        try:
+            self._resting.remove(rest)
+        except ValueError:
+            return False
+        return True
 
 
 class _Current(threading.local):
@@ -146,7 +182,7 @@ class Pool:
         self._nice = nice
         self._prepare = prepare
         self._spare = spare
-        self._queue: _Queue = queue.SimpleQueue()
+        self._queue = Jobs()
         self._threads = 0
         self._lost = 0
         self._doubtful = 0
@@ -277,7 +313,7 @@ def _taken(item: list[None]) -> bool:
 
 
 def _work(
-    jobs: _Queue, nice: int, prepare: Callable[[], None], ended: weakref.WeakMethod[Any]
+    jobs: Jobs, nice: int, prepare: Callable[[], None], ended: weakref.WeakMethod[Any]
 ) -> None:
     prepare()
     if nice:
@@ -285,7 +321,9 @@ def _work(
             thread = threading.get_native_id()
             nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice)
             os.setpriority(os.PRIO_PROCESS, thread, nice)
-    while (job := jobs.get()) is not None:
+    rest = threading.Lock()
+    rest.acquire()
+    while (job := jobs.get(rest)) is not None:
         if _taken(job.claim):
             _current.job = job
             job.begun = time.monotonic()

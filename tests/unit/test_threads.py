@@ -7,13 +7,14 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
 from tierfs.osio import idle_io
-from tierfs.threads import Pool, check_cancelled, patience
+from tierfs.threads import Job, Jobs, Pool, check_cancelled, patience
 
 
 async def test_a_call_gives_its_result_or_its_error() -> None:
@@ -196,3 +197,53 @@ async def test_threads_give_way_and_end_with_their_pool() -> None:
     gc.collect()
     await trio.to_thread.run_sync(thread.join, 10)
     assert not thread.is_alive()
+
+
+class Rest:
+    """Stands for the lock on which a thread rests; `meanwhile` happens when it does."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self.acquire = meanwhile
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_a_job_wakes_the_thread_that_rested_last_and_no_other() -> None:
+    jobs, done = Jobs(), list[object]()
+    call = partial(Job, list, (), None, None)
+    first, second = call(), call()
+    later = Rest(lambda: jobs.put(first))
+
+    def meanwhile() -> None:
+        done.append(jobs.get(later))
+        assert (earlier.released, later.released) == (0, 1)
+        jobs.put(second)
+
+    earlier = Rest(meanwhile)
+    done.append(jobs.get(earlier))
+    assert done == [first, second]
+    assert (earlier.released, later.released) == (1, 1)
+
+
+def test_no_job_is_left_lying_while_a_thread_rests() -> None:
+    jobs, free, begun = Jobs(), threading.Semaphore(0), 3000
+
+    def work() -> None:
+        rest = threading.Lock()
+        rest.acquire()
+        while jobs.get(rest) is not None:
+            free.release()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(begun):  # each as late as can be: when most threads are about to rest
+        jobs.put(Job(list, (), None, None))
+        assert free.acquire(timeout=10)
+    for _ in threads:
+        jobs.put(None)
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -42,6 +42,7 @@ class Wal:
         try:
             system.fsync("journal.open", self._fd)
             system.fsync_dir("journal.open", directory)
+            self._bytes = system.fstat("journal.wal", self._fd).st_size
         except OSError:
             system.close("journal.open", self._fd)
             raise
@@ -50,15 +51,20 @@ class Wal:
 
     def bytes(self) -> int:
         """Length of the WAL."""
-        return self._system.fstat("journal.wal", self._fd).st_size
+        self._bytes = self._system.fstat("journal.wal", self._fd).st_size
+        return self._bytes
 
     def is_due(self) -> bool:
         """Whether a checkpoint should not wait any longer."""
         return self.bytes() > self._limit
 
+    @property
     def is_worthwhile(self) -> bool:
-        """Whether a checkpoint should be made when nothing else is to be done."""
-        return self.bytes() > IDLE_BYTES
+        """Whether a checkpoint should be made when nothing else is to be done.
+
+        By the length that was seen last: after each transaction.
+        """
+        return self._bytes > IDLE_BYTES
 
     def fsync(self) -> None:
         """Make every committed transaction durable. Any thread."""
@@ -101,9 +107,8 @@ class NoWal:
         """There is nothing to bring anywhere."""
         return False
 
-    def is_worthwhile(self) -> bool:
-        """There is nothing to bring anywhere."""
-        return False
+    is_worthwhile = False
+    """There is nothing to bring anywhere."""
 
     def fsync(self) -> None:
         """There is no drive."""

@@ -156,14 +156,13 @@ class Writer:
         return batch, False
 
     def _may_tidy(self, database: Database) -> bool:
-        if self.failed is not None or self.lost is not None:
-            return False
-        return self._asked(database.wal.is_worthwhile)
+        return self.failed is None and self.lost is None and database.wal.is_worthwhile
 
     def _transact(self, database: Database, batch: list[_Post | _Call]) -> Database:
         """Execute `batch`; returns the database that the next one goes to."""
         if not batch:
             return database
+        posts = [item.number for item in batch if isinstance(item, _Post)]
         try:
             answers = _execute(database, batch)
         except Exception as error:
@@ -173,13 +172,14 @@ class Writer:
                 _refuse(batch, self.fail(error))
                 return database
             return self._transact(self._stand_in(database), batch)
-        posts = [item.number for item in batch if isinstance(item, _Post)]
+        # Before anybody is woken who would have to wait for the interpreter.
+        is_due = self._asked(database.wal.is_due)
         if posts:
             self.written.advance(posts[-1])
             self.syncer.on_written()
         for future, answer in answers:
             future.set_result(answer)
-        if self._asked(database.wal.is_due):
+        if is_due:
             self._checkpoint(database)
         return database
 
