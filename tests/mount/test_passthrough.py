@@ -5,6 +5,7 @@ Each case holds without passthrough as well (TIERFS_TEST_PASSTHROUGH=off), unles
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import resource
@@ -20,6 +21,8 @@ from tests.harness.users import ALICE
 
 MIB = 1 << 20
 OFF = os.environ.get("TIERFS_TEST_PASSTHROUGH") == "off"
+
+KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 
 only_passthrough = pytest.mark.skipif(OFF, reason="about passthrough alone")
 
@@ -103,6 +106,45 @@ def test_switched_off(make_node: Callable[..., Node]) -> None:
     assert (node.mount / "f").read_bytes() == b"x" * 3 * MIB
     node.settle()
     compare(node.mount, node.shared)
+
+
+def test_what_is_written_past_the_page_cache_is_seen_by_all(
+    make_node: Callable[..., Node],
+) -> None:
+    """Without passthrough, where nobody can map what a descriptor writes."""
+    node = make_node().start("--no-passthrough")
+    path = node.mount / "f"
+    writer = os.open(path, os.O_CREAT | os.O_WRONLY, 0o644)
+    both = os.open(path, os.O_RDWR)
+    os.ftruncate(writer, MIB)
+    with mmap.mmap(both, MIB) as mapped:
+        assert os.write(writer, b"a" * MIB) == MIB
+        if KERNEL >= (6, 6):
+            assert resident(mapped) == 0
+        assert mapped[:] == b"a" * MIB == os.pread(both, MIB, 0)
+        mapped[10:13] = b"map"
+        assert os.pwrite(writer, b"past", 20) == 4
+        assert mapped[:30] == b"a" * 10 + b"map" + b"a" * 7 + b"past" + b"a" * 6
+        mapped[20:24] = b"over"
+        with open(path, "ab", buffering=0) as one, open(path, "ab", buffering=0) as other:
+            for number in range(4):
+                (one, other)[number % 2].write(b"%d" % number)
+        content = b"a" * 10 + b"map" + b"a" * 7 + b"over" + b"a" * (MIB - 24) + b"0123"
+        assert path.read_bytes() == content == os.pread(both, 2 * MIB, 0)
+    os.close(both)
+    os.close(writer)
+    node.settle()
+    assert (node.shared / "f").read_bytes() == content
+    compare(node.mount, node.shared)
+
+
+def resident(mapped: mmap.mmap) -> int:
+    """How many pages of a mapping are in the page cache (mincore(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    pages = (ctypes.c_ubyte * (len(mapped) // mmap.PAGESIZE))()
+    at = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    assert libc.mincore(ctypes.c_void_p(at), ctypes.c_size_t(len(mapped)), pages) == 0
+    return sum(page & 1 for page in pages)
 
 
 def test_stores_through_a_mapping_after_close(node: Node) -> None:

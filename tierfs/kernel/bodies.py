@@ -38,6 +38,7 @@ class Create:
     """What a CREATE asks for."""
 
     name: bytes
+    flags: int
     mode: int
     umask: int
 
@@ -67,8 +68,8 @@ def name_at(message: bytes, start: int = 0) -> bytes:
 
 def create(message: bytes) -> Create:
     """The body of a CREATE."""
-    _, mode, umask, _ = _CREATE_IN.unpack_from(message, _BODY)
-    return Create(name_at(message, _CREATE_IN.size), mode, umask)
+    flags, mode, umask, _ = _CREATE_IN.unpack_from(message, _BODY)
+    return Create(name_at(message, _CREATE_IN.size), flags, mode, umask)
 
 
 def open_flags(message: bytes) -> int:
@@ -159,9 +160,14 @@ def entry_out(ino: int, entry_seconds: float, attr_seconds: float, attr: bytes) 
     return _ENTRY_OUT.pack(ino, 0, entry_valid, attr_valid, entry_ns, attr_ns) + attr
 
 
-def open_out(fh: int, backing: int, *, keep_cache: bool, flush: bool) -> bytes:
-    """struct fuse_open_out. Without `flush` a close of it sends no FLUSH."""
+def open_out(fh: int, backing: int, *, keep_cache: bool, flush: bool, direct: bool) -> bytes:
+    """struct fuse_open_out. Without `flush` a close of it sends no FLUSH.
+
+    `direct`: unless there is a backing, what is written goes to the daemon past the page cache.
+    """
     flags = OpenFlag.PASSTHROUGH if backing else OpenFlag(0)
+    if direct and not backing:
+        flags |= OpenFlag.DIRECT_IO
     if keep_cache and not backing:
         flags |= OpenFlag.KEEP_CACHE
     if not flush:

@@ -59,7 +59,10 @@ SPIN_SECONDS = 0.001
 SELECTABLE = 1024
 """select(2) takes descriptors below it (FD_SETSIZE)."""
 
-ALWAYS = InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2 | InitFlag.HAS_RESEND
+ALWAYS = (
+    InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2 | InitFlag.HAS_RESEND
+    | InitFlag.DIRECT_IO_ALLOW_MMAP
+)  # fmt: skip
 STACK_DEPTH = 1
 
 _REMEMBERED = frozenset({Opcode.OPEN, Opcode.CREATE})
@@ -300,6 +303,7 @@ class Filter:
     def _negotiate(self, message: memoryview) -> None:
         offered = wire.offered(message)
         self._add = ALWAYS & offered
+        self._hot.may_write_directly = bool(offered & InitFlag.DIRECT_IO_ALLOW_MMAP)
         if not self._passthrough:
             self._backings.disable("turned off (--no-passthrough)")
         elif not offered & InitFlag.PASSTHROUGH:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 
 from tierfs.errors import to_errno
 from tierfs.kernel import bodies, wire
@@ -28,7 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class Hot:
-    """Answers them by the namespace, with the same error boundary as the handlers of pyfuse3."""
+    """Answers them by the namespace, with the same error boundary as the handlers of pyfuse3.
+
+    Attributes:
+        may_write_directly: the kernel keeps its page cache of a file right when that is written
+            past it (Linux 6.6).
+    """
 
     opcodes = frozenset(
         {
@@ -42,6 +48,7 @@ class Hot:
         self._fs = fs
         self._answers = Answers(fs)
         self._directories = Directories(fs)
+        self.may_write_directly = False
 
     def forget(self, request: Request, message: memoryview) -> None:
         """FORGET and BATCH_FORGET, which nobody answers."""
@@ -113,7 +120,7 @@ class Hot:
                 flags = bodies.open_flags(message)
                 handle = await answers.open(request.nodeid, flags, opener(request, 0))
                 self._fs.core.memory.opened(handle, unique & ~RESENT)
-                return bodies.reply(unique, _opened(handle))
+                return bodies.reply(unique, self._opened(handle, flags))
             case Opcode.FLUSH:
                 await self._fs.flush(files.handle(bodies.handle_of(message)), request.pid)
             case Opcode.RELEASE:
@@ -142,7 +149,15 @@ class Hot:
             naming, request.nodeid, asked.name, asked.mode, opener(request, asked.umask)
         )
         self._fs.core.memory.opened(handle, request.unique & ~RESENT)
-        return bodies.reply(request.unique, _entry(entry), _opened(handle))
+        return bodies.reply(request.unique, _entry(entry), self._opened(handle, asked.flags))
+
+    def _opened(self, handle: Handle, flags: int) -> bytes:
+        # What can only be written cannot be mapped: there the page cache is one copy more. The
+        # file of the local tier has one of its own.
+        return bodies.open_out(
+            handle.number, handle.backing, keep_cache=handle.keep_cache, flush=handle.writable,
+            direct=self.may_write_directly and flags & os.O_ACCMODE == os.O_WRONLY,
+        )  # fmt: skip
 
     async def _getxattr(self, request: Request, message: bytes) -> bytes:
         asked = bodies.getxattr(message)
@@ -170,9 +185,3 @@ def _entry(entry: Entry) -> bytes:
 
 def _attributes(entry: Entry) -> bytes:
     return bodies.attributes(entry.node.ino, entry.attributes, BLOCK_BYTES)
-
-
-def _opened(handle: Handle) -> bytes:
-    return bodies.open_out(
-        handle.number, handle.backing, keep_cache=handle.keep_cache, flush=handle.writable
-    )

@@ -90,6 +90,7 @@ class InitFlag(enum.IntFlag):
     WRITEBACK_CACHE = 1 << 16
     HANDLE_KILLPRIV_V2 = 1 << 28
     INIT_EXT = 1 << 30
+    DIRECT_IO_ALLOW_MMAP = 1 << 36
     PASSTHROUGH = 1 << 37
     HAS_RESEND = 1 << 39
 
