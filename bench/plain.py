@@ -92,10 +92,10 @@ class Plain(pyfuse3.Operations):
 
 
 @contextmanager
-def mounted(directory: Path, mountpoint: Path) -> Iterator[Path]:
-    """`directory` at `mountpoint`, by a process of its own."""
+def mounted(directory: Path, mountpoint: Path, program: str) -> Iterator[Path]:
+    """`directory` at `mountpoint`, by a process of its own: this module, or `bench.floor`."""
     mountpoint.mkdir()
-    words = [sys.executable, "-m", "bench.plain", str(directory), str(mountpoint)]
+    words = [sys.executable, "-m", program, str(directory), str(mountpoint)]
     with subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
