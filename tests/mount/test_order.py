@@ -99,6 +99,42 @@ def test_removed_checkpoint_goes_in_one_rename(
     assert list((slow_tier.mountpoint / ".tierfs" / "trash").iterdir()) == []
 
 
+def test_removed_before_its_rename_into_place_is_committed_goes_in_one_rename(
+    slow_node: Node, slow_tier: LoopDevice
+) -> None:
+    with Recorder(slow_tier.mountpoint) as recorder:
+        with frozen(slow_tier):
+            for step in (1, 2):
+                draft = slow_node.mount / f"tmp-{step}"
+                draft.mkdir()
+                for index in range(3):
+                    (draft / f"shard_{index}").write_bytes(bytes(1000))
+                os.rename(draft, slow_node.mount / f"checkpoint_step_{step}")
+            shutil.rmtree(slow_node.mount / "checkpoint_step_1")
+        slow_node.settle()
+        wait_until(lambda: list(slow_tier.mountpoint.glob("*_1")) == [], "the first to go")
+        first = [path for path in recorder.vanished() if path.startswith("checkpoint_step_1")]
+    assert first[:1] in ([], ["checkpoint_step_1"]), "it was there in part"
+
+
+def test_removal_is_held_for_a_checkpoint_that_is_renamed_into_place(
+    slow_node: Node, slow_tier: LoopDevice
+) -> None:
+    """A job that removes the old one first: it stays on the shared tier until the next is there."""
+    shared = slow_tier.mountpoint
+    for step in (1, 2, 3):
+        if step > 1:
+            shutil.rmtree(slow_node.mount / f"checkpoint_step_{step - 1}")
+            wait_until(lambda: slow_node.status()["held"], "the removal to be held")
+        draft = slow_node.mount / "tmp-checkpoint"
+        draft.mkdir()
+        (draft / "shard_0").write_bytes(bytes(1000))
+        os.rename(draft, slow_node.mount / f"checkpoint_step_{step}")
+        slow_node.settle()
+        wait_until(lambda: len(list(shared.glob("checkpoint*"))) == 1, "the old one to go")
+        assert (shared / f"checkpoint_step_{step}").is_dir()
+
+
 def test_pointer_file_never_before_what_it_names(slow_node: Node, slow_tier: LoopDevice) -> None:
     with Recorder(slow_tier.mountpoint) as recorder, stuttering(slow_tier):
         for step in (1, 2, 3):

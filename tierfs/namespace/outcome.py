@@ -297,6 +297,8 @@ class Outcomes:
     def _settle_group(self, op: Op, *, committed: bool) -> None:
         groups = self._core.groups
         if op.kind is not OpKind.SEAL:
+            if committed and op.kind is OpKind.RENAME and groups.patterns.profile_of(op.name):
+                groups.sealed(op.parent)  # renamed into place as a whole
             return
         group = groups.get(op.object)
         if group is not None and group.seal is op:

@@ -27,9 +27,11 @@ class Removals:
     """How long a removal is held, and what ends that."""
 
     def __init__(
-        self, rooms: Rooms, settings: WritebackSettings, is_full: Callable[[], bool]
-    ) -> None:
+        self, rooms: Rooms, settings: WritebackSettings, is_full: Callable[[], bool],
+        is_group: Callable[[Name], bool],
+    ) -> None:  # fmt: skip
         self._rooms = rooms
+        self._is_group = is_group
         self.settings = settings
         self._is_full = is_full
         self._purged: set[int] = set()
@@ -65,12 +67,15 @@ class Removals:
         newer = self._newer.get(op.row, ())
         return [o for o in self._rooms.backlog.trashes_in(op.parent) if o.object not in newer]
 
-    def sealed(self, seal: Op) -> None:
-        """`seal` is committed: the removals of other checkpoints beside it may go."""
-        backlog, directory = self._rooms.backlog, seal.parent
+    def published(self, made: Op) -> None:
+        """`made` is committed: if that publishes a checkpoint, the removals beside it may go."""
+        renamed = made.kind is OpKind.RENAME and self._is_group(made.name)
+        if made.kind is not OpKind.SEAL and not renamed:
+            return
+        backlog, directory = self._rooms.backlog, made.parent
         for op in backlog.trashes_in(directory):
-            if op.number < seal.number:
-                self._newer.setdefault(op.row, set()).add(seal.object)
+            if op.number < made.number:
+                self._newer.setdefault(op.row, set()).add(made.object)
         for op, _ in list(backlog.held()):
             if op.parent == directory:
                 backlog.release_removal(op)

@@ -99,7 +99,7 @@ class WriteBack:
         self._retries = Retries(self._rooms, settings)
         self._syncer = Syncer(self._rooms, self.pace, self.wake, self._marked)
         self._stager = Stager(self._rooms)
-        self.removals = Removals(self._rooms, settings, lambda: self._retries.met(FULL))
+        self.removals = Removals(self._rooms, settings, lambda: self._retries.met(FULL), is_group)
         self._actions = Actions(self._rooms, self._stager, self.removals, is_group, edit)
         self._recovery = Recovery(self._rooms, self._actions, settings)
         self._flushes = Flushes(self._rooms, self._stager, settings)
@@ -370,8 +370,7 @@ class WriteBack:
             OutcomeKind.COMMITTED, op, applied.st, applied.adopted, other=applied.other
         )
         self._finish(op, outcome, changes)
-        if op.kind is OpKind.SEAL:
-            self.removals.sealed(op)
+        self.removals.published(op)
         log.debug("%s #%d %s: committed", op.kind, op.number, path_of(op))
 
     def _dropped(self, op: Op, reason: str) -> None:

@@ -102,7 +102,8 @@ class Names(Making):
         entry = state.entries.get(name)
         stays = entry is not None and entry.op.kind is OpKind.MKNOD
         lost = None if entry is None else core.links.replaced_by(entry.op)
-        whole = not fields and (bool(ops) or entry is None) and core.groups.is_group(state, name)
+        sealed = bool(ops) or entry is None or entry.op.kind is OpKind.RENAME
+        whole = not fields and sealed and core.groups.is_group(state, name)
         shared_inode, obj = self._detach(state, name, node)
         if stays:
             self._uncover(state, name, shared_inode)
