@@ -44,11 +44,12 @@ class Requests:
     """
 
     def __init__(self, done: Iterable[int], forget: Callable[[tuple[int, ...]], object]) -> None:
-        self._done = set(done)
+        self._done = frozenset(done)
         self._forget = forget
         self._waiting: dict[_Key, deque[Request]] = {}
         self._unanswered: set[int] = set()
-        self._answered: list[int] = list(self._done)
+        self._answered: list[int] = []
+        self._in_doubt = set(self._done)
 
     def came(self, request: wire.Request, message: memoryview) -> bytes | None:
         """Notes a request of NAMING; returns what to do instead of it.
@@ -58,6 +59,12 @@ class Requests:
         """
         unique = request.unique & ~RESENT
         self._unanswered.add(unique)
+        if request.unique & RESENT:
+            self._in_doubt.discard(unique)
+        elif self._in_doubt:
+            # what is asked again comes before all that is new: these had their answer
+            self._answered += self._in_doubt
+            self._in_doubt.clear()
         done = bool(request.unique & RESENT) and unique in self._done
         name = name_in(message, request.opcode)
         if request.unique & RESENT:
