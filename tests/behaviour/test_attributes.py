@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from tests.behaviour.calls import Calls, OsCalls, error_of
+from tests.behaviour.direct import Direct
 
 
 def test_chmod_and_chown_of_a_file(fs: Calls) -> None:
@@ -120,3 +122,25 @@ def test_sending_a_file_is_no_access(fs: Calls) -> None:
     fs.utime("f", 1_000_000_001, 2_000_000_002)
     fs.settle()
     assert OsCalls(fs.shared).stat("f").atime_ns == 1_000_000_001
+
+
+def test_attributes_set_twice_on_a_file_of_which_more_names_were_found_meanwhile(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """The first change is taken back for the second, and the overlay lets go of its name."""
+    direct = make_direct()
+    direct.mkdir("d")
+    direct.write_file("d/a", b"content")
+    names = [f"d/b{number}" for number in range(12)]
+    for name in names:
+        direct.link("d/a", name)
+    direct.settle()
+    direct.restart(held=True)
+    direct.chmod("d/a", 0o640)
+    for name in names:
+        direct.stat(name)
+    direct.chmod("d/b1", 0o600)
+    direct.settle()
+    assert {direct.stat(name).mode for name in ("d/a", *names)} == {0o600}
+    (direct.shared / "d" / "a").unlink()
+    assert error_of(direct.stat, "d/a") == "ENOENT", "what another node removes is gone"

@@ -223,17 +223,21 @@ class AttributeCalls:
 
     def _issue(self, node: Node, obj: LocalObject, fields: tuple[str, ...]) -> Ticket:
         core = self._core
-        if node.directory is not None:
+        last = core.backlog.of_object(obj.id)
+        if last is not None and (last.kind is not OpKind.SETATTR or not core.droppable(last)):
+            last = None
+        if last is not None:  # of several names its own: the overlay speaks of that
+            directory, name = last.parent, last.name
+            fields = tuple(dict.fromkeys((*last.fields, *fields)))
+        elif node.directory is not None:
             here = core.tree.directories[node.directory]
             assert here.parent is not None
-            state, name = core.tree.directories[here.parent], here.name
+            directory, name = here.parent, here.name
         else:
             directory, name = next(iter(node.names))
-            state = core.tree.directories[directory]
+        state = core.tree.directories[directory]
         entry = state.entries.get(name)
-        last = core.backlog.of_object(obj.id)
-        if last is not None and last.kind is OpKind.SETATTR and core.droppable(last):
-            fields = tuple(dict.fromkeys((*last.fields, *fields)))
+        if last is not None:
             core.drop_op(last)
         inode = node.shared.inode if node.shared else None
         op, ticket = core.issue(OpKind.SETATTR, obj, state, name, base_inode=inode, fields=fields)
