@@ -6,6 +6,7 @@ a thread of its own serves calls from any other thread, as it serves requests of
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -90,7 +91,8 @@ class Direct(Calls):
 
     def stop(self) -> None:
         """Ends at once, with the backlog, as a daemon that is killed."""
-        self._token.run_sync_soon(self._stop.set)
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._stop.set)
         self._thread.join()
         self.counts.clear()
         self._fds.clear()

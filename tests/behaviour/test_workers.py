@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 
-from tests.behaviour.calls import OsCalls, error_of
+import pytest
+
+from tests.behaviour.calls import OsCalls, beside, error_of
 from tests.behaviour.workers import Workers
 from tests.faults import Stall
 from tests.harness import wait_until
+from tierfs.errors import JournalError
+from tierfs.journal import journal
 from tierfs.model import ROOT, OpKind
+from tierfs.namespace.overlay.tree import ROOT_INO
+from tierfs.osio import RENAME_EXCHANGE
 
 
 @contextmanager
@@ -82,3 +89,86 @@ def test_what_got_the_inode_of_a_removed_file_is_not_taken_for_gone(workers: Wor
         assert workers.stat("moved").size == len(b"other")
     workers.settle()
     assert workers.read_file("moved") == b"other"
+
+
+def test_attributes_of_a_directory_are_set_when_asked_again_after_the_stub(
+    workers: Workers,
+) -> None:
+    """The object is made, its row is not written: the next worker makes it with the same id."""
+    workers.mkdir("a")
+    workers.settle()
+    workers.die_at_row(OpKind.SETATTR)
+    with pytest.raises(JournalError):
+        workers.chmod("a", 0o700)
+    with stalled(workers, "local.remove") as (removal,):
+        workers.succeed()
+        assert removal.reached.wait(10)  # of what no row names, not of what is made anew
+        again = beside(workers.chmod, "a", 0o711)
+        with pytest.raises(TimeoutError):
+            again.result(0.2)
+    again.result(10)
+    workers.settle()
+    assert (workers.shared / "a").stat().st_mode & 0o777 == 0o711
+
+
+@pytest.mark.parametrize("nth", [2, 4, 6, 9])
+def test_a_half_made_stub_is_not_taken_for_the_file(workers: Workers, nth: int) -> None:
+    """The reference that a pending op names has the same id in the next worker."""
+    workers.write_file("a", b"content")
+    workers.chmod("a", 0o640)
+    workers.setxattr("a", "user.x", b"1")
+    workers.settle()
+    workers.kill(held=True)
+    workers.rename("a", "b")
+    workers.die_at("local.create", nth)
+    with suppress(OSError, JournalError):
+        workers.chmod("b", 0o600)
+    workers.system.hook = None
+    workers.die()
+    workers.succeed(held=True)
+    before = OsCalls(workers.shared).tree()["a"]
+    assert workers.tree()["b"] in (before, dataclasses.replace(before, mode=0o600))
+    workers.chmod("b", 0o600)
+    workers.settle()
+    assert OsCalls(workers.shared).tree()["b"] == dataclasses.replace(before, mode=0o600)
+
+
+def exchange(workers: Workers, name: bytes, other: bytes) -> None:
+    root = workers.fs.tree.directory(ROOT_INO)
+    workers.run(workers.fs.names.rename, root, name, root, other, RENAME_EXCHANGE)
+
+
+@pytest.mark.parametrize("change", ["rename", "link", "unlink", "exchange"])
+def test_a_file_made_a_moment_before_is_found_by_what_is_asked_again(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """It is open, and its row would wait for another one."""
+    monkeypatch.setattr(journal, "LATER_SECONDS", 60.0)
+    workers.write_file("b", b"other")
+    workers.kill(held=True)
+    fd = workers.open("a", os.O_CREAT | os.O_RDWR)
+    workers.pwrite(fd, b"content", 0)
+    calls: dict[str, Callable[[], None]] = {
+        "rename": lambda: workers.rename("a", "c"),
+        "link": lambda: workers.link("a", "c"),
+        "unlink": lambda: workers.unlink("a"),
+        "exchange": lambda: exchange(workers, b"a", b"b"),
+    }
+    workers.die_at_row()
+    with pytest.raises(JournalError):
+        calls[change]()
+    workers.succeed(held=True)
+    assert {path: item.content for path, item in workers.tree().items()} == {
+        "a": b"content", "b": b"other",
+    }  # fmt: skip
+    calls[change]()
+    workers.close(fd)
+    workers.settle()
+    want = {
+        "rename": {"b": b"other", "c": b"content"},
+        "link": {"a": b"content", "b": b"other", "c": b"content"},
+        "unlink": {"b": b"other"},
+        "exchange": {"a": b"other", "b": b"content"},
+    }
+    for calls_ in (workers, OsCalls(workers.shared)):
+        assert {path: item.content for path, item in calls_.tree().items()} == want[change]

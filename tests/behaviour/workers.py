@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 from tests.behaviour.direct import Direct
+from tests.faults import at
 from tierfs.daemon.succession import DEVICE, Succession
+from tierfs.journal import Change, SaveOp, Ticket
+from tierfs.model import OpKind
 from tierfs.namespace.overlay.nodes import Handle
 
 T = TypeVar("T")
@@ -46,11 +50,18 @@ class Workers(Direct):
         self._run_directory.mkdir()
         self._kept = Kept()
         self._unique = 0
+        self._dead = False
         self._succession: Succession
 
     def _place(self) -> Succession:
         self._succession = Succession.of(self._kept, self._run_directory)  # type: ignore[arg-type]
         return self._succession
+
+    def _run(self, held: bool) -> None:
+        self._dead = False
+        super()._run(held)
+        if self._dead:
+            self._error = None  # whatever it met as nothing could be journaled any more
 
     def kill(self, *, held: bool = False) -> None:
         """What is not written yet never will be; the next worker takes up what is.
@@ -61,9 +72,51 @@ class Workers(Direct):
         self.succeed(held=held)
 
     def die(self) -> None:
-        """From this step on nothing is written down. In the loop."""
+        """From this step on nothing is written down."""
+        self._dead = True
         self.rooms.journal._writer.fail(ConnectionAbortedError("killed"))
         self._succession.log.append = lambda lines: None  # type: ignore[method-assign]
+
+    def die_at_row(self, kind: OpKind | None = None) -> None:
+        """It dies when an op of `kind`, or anything, is to be journaled.
+
+        What is remembered speaks of it already.
+        """
+        journal = self.rooms.journal
+        post, met = journal.post, kind is None
+
+        def look(*changes: Change, later: bool = False) -> Ticket:
+            nonlocal met
+            met = met or any(isinstance(each, SaveOp) and each.op.kind is kind for each in changes)
+            return post(*changes, later=later)
+
+        def die() -> None:
+            self.fs.core.memory.flush()
+            if met:
+                self.die()
+
+        def arm() -> None:
+            journal.post, journal.before_post = look, die  # type: ignore[method-assign]
+
+        self.run_sync(arm)
+
+    def die_at(self, step: str, nth: int = 1) -> None:
+        """It dies at the `nth` call labelled `step`; its later ones on the local tier fail."""
+        dead = False
+
+        def die() -> None:
+            nonlocal dead
+            dead = True
+            self.die()
+
+        met = at(step, nth, lambda *_: die())
+
+        def hook(label: str, detail: tuple[object, ...]) -> None:
+            met(label, detail)
+            if dead and label.startswith("local."):
+                raise OSError(errno.EIO, "dead")
+
+        self.system.hook = hook
 
     def succeed(self, *, held: bool = False) -> None:
         """The next worker, after `die`."""

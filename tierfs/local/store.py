@@ -124,8 +124,10 @@ class ObjectStore:
     ) -> None:
         """Make an object that has all but the content: a FILE is one hole of the right size.
 
-        A SYMLINK has its `target`: its size is that of it.
+        A SYMLINK has its `target`: its size is that of it. What has the id is replaced: a daemon
+        that was killed before it wrote the row left it, perhaps half made.
         """
+        self._unlink(object_id)
         system = self._system
         with self._making(object_id, attributes.kind) as fd:
             labels.set_name(system, fd, parent, name)
@@ -171,6 +173,10 @@ class ObjectStore:
 
     def remove(self, object_id: ObjectId) -> None:
         """Remove an object; no error if there is none. Open descriptors go on working."""
+        self._unlink(object_id)
+        self.spread.forget(object_id)
+
+    def _unlink(self, object_id: ObjectId) -> None:
         name = file_name(object_id)
         with contextlib.suppress(FileNotFoundError):
             directory = self._fan.directory(object_id)
@@ -178,7 +184,6 @@ class ObjectStore:
                 self._system.unlink_at("local.remove", directory, name)
             except IsADirectoryError:
                 self._system.rmdir_at("local.remove", directory, name)
-        self.spread.forget(object_id)
 
     # Content
 

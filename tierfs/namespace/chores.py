@@ -153,5 +153,9 @@ class Chores:
             return
         kept = await core.journal.clean_objects(orphans)
         for id_ in orphans:
-            if id_ not in kept:
-                await core.local(core.store.remove, id_)
+            if id_ in kept:
+                continue
+            try:
+                await core.remove_orphan(id_)
+            except OSError as error:
+                log.info("an object that nothing names stays until the next start: %s", error)

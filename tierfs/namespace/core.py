@@ -245,10 +245,12 @@ class Core(Objects):
         if self.policies.of(path).kind is PolicyKind.SCRATCH:
             obj.scratch = True
             self.scratch.add(obj)
-            return self.issue(OpKind.MKNOD, obj, state, name)[0]
-        return self.issue(
+            op, obj.made = self.issue(OpKind.MKNOD, obj, state, name)
+            return op
+        op, obj.made = self.issue(
             OpKind.PUT, obj, state, name, state=OpState.OPEN, base_inode=shared_inode
-        )[0]
+        )
+        return op
 
     def policy(self, node: Node) -> Policy:
         """What holds for the file `node`; once it has no name, what holds by default."""

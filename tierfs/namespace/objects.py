@@ -98,6 +98,28 @@ class Objects(Tiers):
             await self.dispose_unused(obj)
             raise OSError(code, os.strerror(code), os.fsdecode(name))
 
+    async def made(self, node: Node) -> None:
+        """Returns when the row that made `node` is written, which its CREATE does not wait for.
+
+        Whoever changes its names waits for that first: of a change that is not journaled the next
+        worker must find what it changes, and the name that it had.
+        """
+        obj = node.object
+        if obj is not None and obj.made is not None:
+            await obj.made.written()
+            obj.made = None
+
+    async def remove_orphan(self, id_: ObjectId) -> None:
+        """Removes the files of what no row names, unless it is made just now: a directory's is."""
+        if id_ in self.tree.objects or id_ in self.doomed:
+            return
+        self.doomed[id_] = removed = trio.Event()
+        try:
+            await self.local(self.store.remove, id_)
+        finally:
+            del self.doomed[id_]
+            removed.set()
+
     async def _unlink_published(self, obj: LocalObject) -> None:
         """The spilled file of `obj` keeps its final name alone: no change of an application."""
         ctimes = await self.on_shared(self.store.spread.remove_published, obj.id)

@@ -272,6 +272,19 @@ def test_a_stub_of_a_directory(store: ObjectStore) -> None:
     assert (found.kind, found.mode, found.mtime_ns) == (Kind.DIRECTORY, 0o1777, 2)
 
 
+@pytest.mark.parametrize("kind", [Kind.FILE, Kind.DIRECTORY, Kind.SYMLINK])
+def test_a_stub_replaces_what_a_killed_daemon_left_of_it(store: ObjectStore, kind: Kind) -> None:
+    stub = new_object_id()
+    left = Attributes(kind, 0o700, 5, 6, 7, 1, 2, 0)
+    target = b"left" if kind is Kind.SYMLINK else b""
+    store.create_stub(stub, left, {b"trusted.left": b"y"}, ROOT, NAME, target)
+    wanted = Attributes(kind, 0o711, 8, 9, 3, 3, 4, 0)
+    store.create_stub(stub, wanted, {}, ROOT, NAME, target)
+    found = store.attributes(stub)
+    assert (found.kind, found.mode, found.uid, found.mtime_ns) == (kind, 0o711, 8, 4)
+    assert store.list_xattrs(stub) == []
+
+
 def test_clone_shares_all_where_the_file_system_can(
     store: ObjectStore, directory: Path, file_system: LoopDevice
 ) -> None:

@@ -71,6 +71,8 @@ class Exchanges:
             marks = (state.changes, state2.changes)
             one = End(state, name, await self._lookup.resolve(state, name))
             other = End(state2, name2, await self._lookup.resolve(state2, name2))
+            await core.made(one.node)
+            await core.made(other.node)
             if (state.changes, state2.changes) == marks:
                 break
         if one.node is other.node:

@@ -126,6 +126,7 @@ class Making:
         self._core.check_new_name(state, name)
         if source is None:
             raise missing(name)
+        await self._core.made(node)
         node.last = await self._lookup.attributes(node)
         if await self._lookup.find(state, name) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))

@@ -58,6 +58,7 @@ class Names(Making):
         while True:  # not only the kernel asks, which lets nobody change the name meanwhile
             mark = state.changes
             node, st = await self._lookup.resolve_with_stat(state, name)
+            await self._core.made(node)
             if state.changes == mark:
                 break
         if node.kind is Kind.DIRECTORY:
@@ -190,9 +191,11 @@ class Names(Making):
         while True:
             marks = (old.changes, new.changes)
             node, seen = await self._lookup.resolve_with_stat(old, old_name)
+            await self._core.made(node)
             target, st = await self._target(new, new_name)
             if target is not None:
                 await self._check_replace(node, target, new_name, flags)
+                await self._core.made(target)
             if (old.changes, new.changes) == marks:
                 break
         if target is node:

@@ -266,6 +266,7 @@ class Files:
             self.ending.number(op, attributes, handle.opener)
             self._core.groups.closed(op.parent, handle.opener)
             await self._core.journal.post(SaveOp(op)).written()
+            obj.made = None
             self._core.writeback.submit(op)
 
     def leave(self, number: int) -> None:

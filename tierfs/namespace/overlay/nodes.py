@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from tierfs.journal import Ticket
 from tierfs.model import SPECIAL, Attributes, Kind, Name, ObjectId, Op, OpKind, Signature
 
 UNKNOWN_INODE = 0
@@ -75,6 +76,7 @@ class LocalObject:
         noted: (size, mtime, ctime) when it was last looked whether it had changed.
         pending: ops that need it.
         put: the op that will send its content, if one is pending.
+        made: the row that made it, until it is known to be written.
         supersedes: op of the state before, until this one is closed.
         origin: state of the shared file that it was copied from.
         scratch: a file that stays on this node; an op that is never sent keeps each of its names.
@@ -97,6 +99,7 @@ class LocalObject:
     noted: tuple[int, int, int] | None = None
     pending: int = 0
     put: Op | None = None
+    made: Ticket | None = None
     supersedes: Op | None = None
     origin: Signature | None = None
     clean: bool = False

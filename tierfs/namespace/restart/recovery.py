@@ -55,8 +55,11 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     """
     _restore_directories(core, snapshot)
     core.groups.foretell(snapshot)
+    changed = {op.object for op in snapshot.ops if op.kind is OpKind.SETATTR}
     for record in snapshot.objects:
-        content = Content.DATA if record.data else _stub_or_reference(core, record.id)
+        content = Content.DATA if record.data else Content.NONE
+        if record.id in changed and not record.data:
+            content = _stub_or_reference(core, record.id)
         restored = core.add_object(record.kind, content, record.id)
         if content is Content.STUB:
             restored.committed_links = None
@@ -108,6 +111,7 @@ def _missing_object(core: Core, op: Op) -> LocalObject:
 
 
 def _stub_or_reference(core: Core, object_id: ObjectId) -> Content:
+    """What an object with a SETATTR is. Without one a stub was left before its row was written."""
     try:
         core.store.attributes(object_id)
     except OSError as error:
