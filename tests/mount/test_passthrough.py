@@ -10,6 +10,7 @@ import mmap
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_what_is_written_past_the_page_cache_is_seen_by_all(
     os.ftruncate(writer, MIB)
     with mmap.mmap(both, MIB) as mapped:
         assert os.write(writer, b"a" * MIB) == MIB
-        if KERNEL >= (6, 6):
+        if KERNEL >= (6, 18):
             assert resident(mapped) == 0
         assert mapped[:] == b"a" * MIB == os.pread(both, MIB, 0)
         mapped[10:13] = b"map"
@@ -131,11 +132,37 @@ def test_what_is_written_past_the_page_cache_is_seen_by_all(
                 (one, other)[number % 2].write(b"%d" % number)
         content = b"a" * 10 + b"map" + b"a" * 7 + b"over" + b"a" * (MIB - 24) + b"0123"
         assert path.read_bytes() == content == os.pread(both, 2 * MIB, 0)
+        with faulting(path):
+            for number in range(100):
+                os.pwrite(writer, bytes([number]) * MIB, 0)
+                assert mapped[:] == bytes([number]) * MIB
+        os.pwrite(writer, content[:MIB], 0)
     os.close(both)
     os.close(writer)
     node.settle()
     assert (node.shared / "f").read_bytes() == content
     compare(node.mount, node.shared)
+
+
+@contextmanager
+def faulting(path: Path) -> Iterator[None]:
+    """A process reads all pages of a mapping of `path` again and again."""
+    script = (
+        "import mmap, sys\n"
+        "with open(sys.argv[1], 'rb') as file:\n"
+        "    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
+        "print('begins', flush=True)\n"
+        "while True:\n"
+        "    mapped[:: mmap.PAGESIZE]\n"
+    )
+    words = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            yield
+        finally:
+            process.kill()
 
 
 def resident(mapped: mmap.mmap) -> int:

@@ -303,7 +303,10 @@ class Filter:
     def _negotiate(self, message: memoryview) -> None:
         offered = wire.offered(message)
         self._add = ALWAYS & offered
-        self._hot.may_write_directly = bool(offered & InitFlag.DIRECT_IO_ALLOW_MMAP)
+        self._hot.may_write_directly = (
+            bool(offered & InitFlag.DIRECT_IO_ALLOW_MMAP)
+            and wire.offered_minor(message) >= wire.FIRST_MINOR_WITH_RIGHT_PAGES
+        )
         if not self._passthrough:
             self._backings.disable("turned off (--no-passthrough)")
         elif not offered & InitFlag.PASSTHROUGH:

@@ -33,7 +33,7 @@ class Hot:
 
     Attributes:
         may_write_directly: the kernel keeps its page cache of a file right when that is written
-            past it (Linux 6.6).
+            past it.
     """
 
     opcodes = frozenset(

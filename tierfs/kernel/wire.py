@@ -32,6 +32,9 @@ _COPY_IN = struct.Struct("=QQQQQQQ")  # fh, off, nodeid of the target, its fh, i
 _ENTRY_OUT_BYTES = 128
 
 FIRST_MINOR_WITH_PASSTHROUGH = 40
+FIRST_MINOR_WITH_RIGHT_PAGES = 45
+"""Linux 6.18. Pages that are read into the page cache while they are written past it are not kept:
+tried there. Earlier kernels throw pages away before such a write, which is not enough."""
 
 
 class Opcode(enum.IntEnum):
@@ -185,6 +188,11 @@ def offered(message: memoryview) -> InitFlag:
         return InitFlag(0)
     _, _, _, flags, flags2 = _INIT_IN.unpack_from(message, body)
     return InitFlag(flags | flags2 << 32)
+
+
+def offered_minor(message: memoryview) -> int:
+    """The minor version of the protocol that the kernel speaks, by its INIT request."""
+    return int(_INIT_IN.unpack_from(message, REQUEST_HEADER.size)[1])
 
 
 def with_init_flags(message: bytes, add: InitFlag, *, max_stack_depth: int) -> bytes:
