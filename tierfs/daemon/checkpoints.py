@@ -174,7 +174,7 @@ class CheckpointReport:
         members = {self._rooms.store.member} if known else set()
         reason, lost = "is being published", () if verdict is None else verdict.files
         if record is not None:
-            members.add(record.member)
+            members |= record.writers
         if not known:
             reason = "written on another node; nothing on this node writes it"
             if record is not None and record.broken:

@@ -83,6 +83,11 @@ class Presence(Records):
             return Others.LIVING
         return Others.UNKNOWN if Others.UNKNOWN in found else Others.GONE
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether there is anything to be looked at again."""
+        return bool(self._watched)
+
     def look_again(self) -> bool:
         """Look at all that is being watched; whether somebody turned out to live, or to be gone."""
         before = {watch: self._how(seen) for watch, seen in self._watched.items()}

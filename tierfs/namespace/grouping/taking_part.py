@@ -17,6 +17,9 @@ from tierfs.shared import BEATS
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS = 1.0
+"""How often it is looked at other nodes that something waits for."""
+
 
 class TakingPart:
     """Takes part as long as the processes that write live, or ended well."""
@@ -38,7 +41,8 @@ class TakingPart:
                     core.writeback.hurry()
             except OSError as error:
                 log.debug("cannot tell other nodes what is written here: %s", error)
-            await trio.sleep(core.shared.settings.lease / BEATS)
+            pause = core.shared.settings.lease / BEATS
+            await trio.sleep(min(pause, LOOK_SECONDS) if core.shared.is_watching else pause)
 
     async def _say(self, group: Group) -> None:
         core, shared = self._core, self._core.shared
