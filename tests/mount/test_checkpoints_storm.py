@@ -23,9 +23,11 @@ def storm(
 ) -> None:  # fmt: skip
     def make(name: str) -> Node:
         node = make_node(name, shared=device.mountpoint)
-        node.settings |= {"supervisor": True, "group_settle": 1.0}
+        node.settings |= {"supervisor": True, "group_settle": 1.0, "lease": 1.0}
         node.settings["log_level"] = os.environ.get("TIERFS_STORM_LOG", "info")
-        node.expected = [r"worker \d+ ended \(killed by SIGKILL\)"]
+        node.expected = [
+            r"worker \d+ ended \(killed by SIGKILL\)", "another node writes the checkpoint",
+        ]  # fmt: skip
         return node
 
     campaign = Campaign(make, device, kinds, seed)

@@ -134,8 +134,6 @@ class Reopening(Sealing):
             )
             inode = self.system.fstat("reopen.stat", top).st_ino
         last = self.last_record(group)
-        if last is not None and last.state is GroupState.OPEN and last.stale == files:
-            return self.begin(group, last)
         if last is not None and last.is_unsealed:
             match self.others(group, last):
                 case Others.LIVING:
@@ -143,6 +141,8 @@ class Reopening(Sealing):
                 case Others.UNKNOWN:
                     raise busy(last)
             self.forget_others(group, last)
+            if last.state is GroupState.OPEN and last.stale == files:
+                return self.begin(group, replace(last, members=frozenset()))
         return self.begin(group, self._next(group, last, *final, inode, files))
 
     def _files(self, directory: int, name: Name) -> list[Incarnation]:

@@ -232,3 +232,14 @@ def test_an_unsealed_one_of_another_node(root: Path, open_tier: OpenTier, lives:
     assert (len(record.stale), record.generation) == ((0, 1) if lives else (2, 2))
     assert record.members == ({tier.member, OTHER} if lives else {OTHER})
     fill(other, root / STAGED, "both")
+
+
+def test_who_is_gone_has_no_part_in_what_it_began_and_did_not_write(
+    root: Path, open_tier: OpenTier
+) -> None:
+    tier, other = open_tier(root), open_tier(root, member=OTHER, lease=0.0)
+    stage_group(tier, root)
+    begun = tier.reopen_unlisted(Place(STAGED.encode()), GROUP)
+    record = other.reopen_unlisted(Place(STAGED.encode()), GROUP)
+    assert (record.stale, record.generation) == (begun.stale, begun.generation)
+    assert record.members == {OTHER}
