@@ -120,14 +120,17 @@ def test_a_full_tier_has_room_for_small_files_and_lets_the_killed_go(
     node.expected = [r"ENOSPC|No space"]
     node.start("--no-passthrough")
     wait_until(lambda: node.status()["capacity"]["reserve_bytes"] > 4 * MIB, "the reserve")
+    (node.local.parent / "ballast").touch()  # later there may be no room for an inode
     with frozen(shared):
         save(node.mount / "pending", 16 * MIB)  # what the others wait for
         script = [sys.executable, "-c", WRITER]
         large = [subprocess.Popen([*script, str(node.mount / name)]) for name in ("x", "y")]
         wait_until(lambda: node.status()["capacity"]["waiting_writes"] == 2, "both to wait")
         ballast = fill(node.local.parent)  # not even what the writers' last pieces left
+        sizes = [os.stat(node.mount / name).st_size for name in ("x", "y")]
         for index in range(20):
             (node.mount / f"latest{index}").write_bytes(b"checkpoint-500" * 1000)
+        assert [os.stat(node.mount / name).st_size for name in ("x", "y")] == sizes
         (node.mount / "d").mkdir()
         (node.mount / "d" / "link").symlink_to("../latest0")
         for each in large:

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.harness import wait_until
+from tierfs.namespace.outage.asking import until_it_waits
 from tierfs.osio.intent import _leads_to, is_making
+from tierfs.osio.processes import is_waiting
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,30 @@ def test_a_thread_in_an_open(tmp_path: Path, flags: int, makes: bool) -> None:
         assert is_making(process.pid, b"run", b"name") is makes
         assert not is_making(process.pid, b"run", b"other")
         assert not is_making(process.pid, b"elsewhere", b"name")
+    finally:
+        process.kill()
+        process.wait()
+
+
+SPINS = "import os, sys\nwhile not os.path.exists(sys.argv[3]): pass\n" + BLOCKS
+
+
+def test_a_thread_that_has_not_gone_to_sleep_yet_is_waited_for(tmp_path: Path) -> None:
+    fifo, enough = tmp_path / "name", tmp_path / "enough"
+    os.mkfifo(fifo)
+    words = [sys.executable, "-c", SPINS]
+    process = subprocess.Popen([*words, str(fifo), str(os.O_CREAT), str(enough)])
+
+    async def ask() -> None:
+        with trio.move_on_after(0.1) as scope:
+            await until_it_waits(process.pid)
+        assert scope.cancelled_caught, "it was not running"
+        enough.touch()
+        await until_it_waits(process.pid)
+
+    try:
+        wait_until(lambda: not is_waiting(process.pid), "it to spin")
+        trio.run(ask)
     finally:
         process.kill()
         process.wait()

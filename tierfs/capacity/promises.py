@@ -112,6 +112,10 @@ class Promises:
         """As `leaves`, whatever was written since the last look."""
         return self.leaves(size + self._doubt(now))
 
+    def surely_free(self, size: int, now: float) -> bool:
+        """Whether `size` bytes are free, whatever was written since the last look."""
+        return self._usage is not None and size + self._doubt(now) <= self._usage.free
+
     def _doubt(self, now: float) -> int:
         return int((now - self._at) * FASTEST)
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from tierfs.model import Attributes, Kind
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.outage.asking import until_it_waits
 from tierfs.namespace.overlay.nodes import Handle, Node
 from tierfs.namespace.requests import Request, carrying_out
-from tierfs.osio.processes import is_making_directory
+from tierfs.osio.processes import is_making_directory, is_waiting
 
 TIMEOUT_SECONDS = 0.5
 """How long the kernel may believe names and attributes (G10: other nodes' within 1 s)."""
@@ -67,9 +68,14 @@ class Answers:
 
         A checkpoint that is not listed can be made, as if it were not there: then, ENOENT.
         """
-        state = self._fs.tree.directory(parent)
-        node, st = await self._fs.lookup.resolve_with_stat(state, name)
-        unlisted = self._fs.core.groups.is_unlisted(node.directory)
+        state, asked = self._fs.tree.directory(parent), False
+        while True:
+            node, st = await self._fs.lookup.resolve_with_stat(state, name)
+            unlisted = self._fs.core.groups.is_unlisted(node.directory)
+            if not unlisted or asked or is_waiting(thread):
+                break
+            await until_it_waits(thread)
+            asked = True
         if unlisted and is_making_directory(thread):
             raise FileNotFoundError(errno.ENOENT, "not listed", os.fsdecode(name))
         node.lookups += 1

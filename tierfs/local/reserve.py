@@ -25,6 +25,7 @@ class Reserve:
 
     Attributes:
         held: bytes that are kept now.
+        wanted: bytes that should be.
     """
 
     def __init__(self, system: OS, root: int) -> None:
@@ -33,7 +34,12 @@ class Reserve:
         self._root = root
         self._able = True
         self._changing = threading.Lock()
-        self.held = self._size()
+        self.held = self.wanted = self._size()
+
+    @property
+    def owed(self) -> int:
+        """Bytes that were given, or could not be had yet: what is free is first of all these."""
+        return max(0, self.wanted - self.held) if self._able else 0
 
     def fill(self, wanted: int, free: int) -> None:
         """Keeps `wanted` bytes, as far as they can be had of `free`."""
@@ -41,6 +47,7 @@ class Reserve:
             self._fill(wanted, free)
 
     def _fill(self, wanted: int, free: int) -> None:
+        self.wanted = wanted
         missing = wanted - self.held
         if not self._able or not missing or missing > free // 2:
             return

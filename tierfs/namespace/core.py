@@ -342,15 +342,12 @@ class Core(Objects):
         return self.journal.post(*self.close_op(op))
 
     def droppable(self, op: Op) -> bool:
-        """Whether `op` may be taken back: not begun, and nothing issued later waits for it.
-
-        A held pointer may be staged: its turn does not come before it is replaced.
+        """Whether `op` may be taken back: not being published, and nothing issued later waits for
+        it. What is being sent of it is given up.
         """
         if op.kind is OpKind.MKNOD:
             return True
         if op.phase is Phase.PUBLISHING or self.groups.leaving(op.scope) is not None:
-            return False
-        if op.phase is not Phase.QUEUED and op not in self.backlog.held_pointers():
             return False
         return not self.backlog.depended(op)
 

@@ -61,7 +61,6 @@ class FileSystem:
         self.core = core
         self.virtual = Virtual(core, local)
         self.tree = core.tree
-        self.watchdog = Watchdog(core.tree)
         self.eviction = Eviction(core, lambda numbers: self.files.written_of(numbers))
         self.chores = Chores(core, self.eviction.drop)
         self.lookup = Lookup(core)
@@ -86,6 +85,7 @@ class FileSystem:
         )
         self.snapshots = Snapshots(core, self.lookup, self.data, opening, self.files.ending.number)
         self.files.commit = self.drive.and_commit(self.snapshots.commit)
+        self.watchdog = Watchdog(core.tree, self.snapshots.waits_its_turn)
         self.long_open = LongOpen(core, self.data, self.snapshots)
         self.listings = Listings(core, self.lookup, self.forget)
         self.decisions = Decisions(core)

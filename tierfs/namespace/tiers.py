@@ -122,7 +122,9 @@ class Tiers:
             spread.forget(object_id)
             raise
 
-    async def on_shared_file(self, handle: Handle, call: Callable[[int], T]) -> T:
+    async def on_shared_file(
+        self, handle: Handle, call: Callable[[int], T], *, hasty: bool = False
+    ) -> T:
         """Runs a blocking call on the shared file that `handle` has open.
 
         The descriptor stays open as long as the call lasts, also when nobody waits for it.
@@ -134,7 +136,7 @@ class Tiers:
             self.close_shared_file(handle)
 
         try:
-            result = await self.calls.content(call, handle.shared_fd, late=over)
+            result = await self.calls.content(call, handle.shared_fd, hasty=hasty, late=over)
         except (Unanswered, trio.Cancelled):
             raise
         except BaseException:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
 
 from tierfs.model import Name
+from tierfs.namespace.overlay.nodes import Node
 from tierfs.namespace.overlay.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -42,10 +44,15 @@ class Hanging:
 
 
 class Watchdog:
-    """All requests that wait for their answer, by number."""
+    """All requests that wait for their answer, by number.
 
-    def __init__(self, tree: Tree) -> None:
+    `waits_its_turn`: whether those on a node wait for a commit, while files are being sent.
+    """
+
+    def __init__(self, tree: Tree, waits_its_turn: Callable[[Node], bool]) -> None:
         self._tree = tree
+        self._waits_its_turn = waits_its_turn
+        self._told: set[int] = set()
         self._waiting: dict[int, tuple[str, int, Name, float]] = {}
         self._logged: set[int] = set()
 
@@ -56,6 +63,7 @@ class Watchdog:
     def ended(self, unique: int) -> None:
         """It was answered."""
         known = self._waiting.pop(unique, None)
+        self._told.discard(unique)
         if known is not None and unique in self._logged:
             self._logged.discard(unique)
             log.info("request %d (%s) was answered after all", unique, known[0])
@@ -75,13 +83,25 @@ class Watchdog:
     def look(self, now: float) -> None:
         """Names in the log, once each, those that have waited for more than LOGGED_SECONDS."""
         for unique in self._older(now, LOGGED_SECONDS):
-            if unique not in self._logged:
+            node = self._tree.nodes.get(self._waiting[unique][1])
+            if node is not None and self._waits_its_turn(node):
+                self._tell(unique, now)
+            elif unique not in self._logged:
                 self._logged.add(unique)
                 found = self._describe(unique, now)
                 log.warning(
                     "request %d hangs: %s of /%s for %.0f s; see the tiers in tierfs status",
                     unique, found.operation, os.fsdecode(found.path), found.seconds,
                 )  # fmt: skip
+
+    def _tell(self, unique: int, now: float) -> None:
+        if unique not in self._told:
+            self._told.add(unique)
+            found = self._describe(unique, now)
+            log.info(
+                "request %d: %s of /%s waits for its commit; what is sent is slow: %.0f s so far",
+                unique, found.operation, os.fsdecode(found.path), found.seconds,
+            )  # fmt: skip
 
     async def run(self) -> None:
         """Looks now and then; until cancelled."""

@@ -80,6 +80,14 @@ def is_making_directory(thread: int) -> bool:
     return bool(number) and number[0] in _MKDIR.get(os.uname().machine, ())
 
 
+def is_waiting(thread: int) -> bool:
+    """Whether /proc/TID/syscall tells in which call `thread` is, or never will: it is gone.
+
+    Of one that has a processor, or waits for one, it says "running": proc(5).
+    """
+    return not read_proc(f"/proc/{thread}/syscall").startswith(b"running")
+
+
 def start_time(process: int) -> int:
     """When `process` began, in clock ticks since boot (proc(5), stat, field 22); 0: it is gone."""
     fields = _stat(process)

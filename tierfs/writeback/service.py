@@ -236,6 +236,10 @@ class WriteBack:
             self._stager.report(),
         )
 
+    def is_sending(self) -> bool:
+        """Whether files are on their way, and move: the shared tier may be slow, but answers."""
+        return self._stager.moves(self._rooms.clock() - self._settings.hang_seconds)
+
     @property
     def statistics(self) -> Statistics:
         """Counts since the start, for metrics."""

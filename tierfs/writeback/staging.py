@@ -121,6 +121,10 @@ class Stager:
         """What is under way."""
         return list(self._transfers.values())
 
+    def moves(self, since: float) -> bool:
+        """Whether any file on its way began, or was sent or read back a piece of, `since` then."""
+        return any(max(each.started, each.moved) >= since for each in self._transfers.values())
+
     def moved(self, op: Op) -> float:
         """When something of `op` was last sent or read back; 0.0 if it is not in transfer."""
         transfer = self._transfers.get(op.row)

@@ -14,6 +14,7 @@ from tierfs.namespace.content.files import Files
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.finding.lookup import Lookup, missing
+from tierfs.namespace.finding.pointers import cover_of_link
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Entry, LocalObject, Node
 from tierfs.shared import staging_name
 
@@ -69,7 +70,7 @@ class Making:
     ) -> Node:
         """Makes a symbolic link; it is published after all that its target leads to (G3)."""
         birth = await self._inheritance.of(state, Kind.SYMLINK, 0o777, caller)
-        reach = await self._lookup.targets(state, target)
+        reach = await cover_of_link(self._core, self._lookup, state, target)
         obj = await self._make(state, name, Kind.SYMLINK, birth, target)
         await self._announce(OpKind.SYMLINK, obj, state, name, reach)
         return self._tree.by_object[obj.id]

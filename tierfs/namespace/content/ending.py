@@ -140,8 +140,10 @@ class Ending:
         """An older state may be skipped while nothing but this newer one waits for it."""
         old, obj.supersedes = obj.supersedes, None
         core = self._core
-        if old is None or old.phase is not Phase.QUEUED or old not in core.backlog:
+        if old is None or old not in core.backlog or old.phase is Phase.PUBLISHING:
             return
+        if old.phase is not Phase.QUEUED and not old.attempts:
+            return  # else what is written again and again would never be sent to its end
         if not core.backlog.depended(old, besides=op):
             core.drop_op(old)
             core.spare.append(core.tree.objects[old.object])

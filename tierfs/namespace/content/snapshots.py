@@ -37,6 +37,7 @@ class Snapshots:
         self._data = data
         self._opening = opening
         self._number = number
+        self._awaited: dict[int, Op] = {}
 
     async def commit(self, handle: Handle) -> None:
         """Returns when what was written through `handle` so far is committed.
@@ -48,7 +49,20 @@ class Snapshots:
             return
         op = await self._newest(handle, obj)
         if op is not None:
-            await self._core.writeback.finish(op)
+            self._awaited[handle.node.ino] = op
+            try:
+                await self._core.writeback.finish(op)
+            finally:
+                self._awaited.pop(handle.node.ino, None)
+
+    def waits_its_turn(self, node: Node) -> bool:
+        """Whether a call on `node` waits for a commit, and files are being sent."""
+        op = self._awaited.get(node.ino)
+        return (
+            op is not None
+            and op.phase is not Phase.PUBLISHING
+            and self._core.writeback.is_sending()
+        )
 
     async def _newest(self, handle: Handle, obj: LocalObject) -> Op | None:
         """The op that sends what `obj` holds now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from tierfs.health import is_failure
 from tierfs.model import Name, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import watching
@@ -69,7 +70,12 @@ class Bare:
         names = list(block.names.values())
         now = time.monotonic()
         with watching(state) as changed:
-            bare = await core.at(directory, core.shared.without_xattrs, names)
+            try:
+                bare = await core.at(directory, core.shared.without_xattrs, names, hasty=True)
+            except OSError as error:
+                if not is_failure(error):
+                    raise
+                return  # who asks has another answer, or finds none
         block.bare = {
             ino for ino, name in block.names.items()
             if name in bare and name not in changed and name not in state.entries

@@ -20,6 +20,7 @@ from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.seen import Seen
+from tierfs.namespace.outage.asking import asker, until_it_waits
 from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.outage.instead import Instead
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, LocalObject, Location, Node
@@ -70,15 +71,18 @@ class Lookup:
         node, _ = await self.resolve_with_stat(state, name)
         return node
 
-    async def find(self, state: DirectoryState, name: Name) -> Node | None:
-        """Like `resolve`, but None when there is no such name."""
+    async def find(self, state: DirectoryState, name: Name, *, hasty: bool = False) -> Node | None:
+        """Like `resolve`, but None when there is no such name.
+
+        `hasty`: Unanswered, rather than a wait, while the tier is silent and nothing is known.
+        """
         try:
-            return await self.resolve(state, name)
+            return (await self.resolve_with_stat(state, name, hasty=hasty))[0]
         except FileNotFoundError:
             return None
 
     async def resolve_with_stat(
-        self, state: DirectoryState, name: Name
+        self, state: DirectoryState, name: Name, *, hasty: bool = False
     ) -> tuple[Node, os.stat_result | None]:
         """The node and, if the shared tier was asked, what it said."""
         if len(name) > NAME_BYTES:
@@ -90,9 +94,14 @@ class Lookup:
                 raise missing(name)
             with watching(state) as changed:
                 try:
-                    found, there = await self._asked(state, name)
+                    found, there = await self._asked(state, name, hasty)
                 except OSError as error:
-                    if not is_failure(error) or (told := self.instead.node(state, name)) is None:
+                    if not is_failure(error):
+                        raise
+                    await until_it_waits(asker())
+                    if name in changed:
+                        continue
+                    if (told := self.instead.node(state, name)) is None:
                         raise
                     return told
             if name in changed or await self._is_rebuilt(state, name):
@@ -101,13 +110,16 @@ class Lookup:
                 raise missing(name)
             return self.adopt(state, name, found, there), found.st
 
-    async def _asked(self, state: DirectoryState, name: Name) -> tuple[SharedEntry | None, Name]:
+    async def _asked(
+        self, state: DirectoryState, name: Name, hasty: bool
+    ) -> tuple[SharedEntry | None, Name]:
         """As `_on_shared`; ends early while the tier is silent and something else is known."""
-        if self._core.announced.get(state.id) is not None:
+        if hasty or self._core.announced.get(state.id) is not None:
             try:
                 return await self._on_shared(state, name, hasty=True)
             except Unanswered:
-                if self.instead.is_known(state, name):
+                await until_it_waits(asker())
+                if hasty or self.instead.is_known(state, name):
                     raise
         return await self._on_shared(state, name)
 
@@ -140,18 +152,18 @@ class Lookup:
             found = await core.at(state.id, core.shared.lookup_staged, there, hasty=hasty)
             if found is None:
                 continue
-            if there != name and await self._finish_seal(state, name):
-                return await core.at(state.id, core.shared.lookup_staged, name), name
+            if there != name and await self._finish_seal(state, name, hasty):
+                return await core.at(state.id, core.shared.lookup_staged, name, hasty=hasty), name
             return found, there
         return None, name
 
-    async def _finish_seal(self, state: DirectoryState, name: Name) -> bool:
+    async def _finish_seal(self, state: DirectoryState, name: Name, hasty: bool) -> bool:
         """Whether a member died while it published the checkpoint `name`, and it is there now."""
         core = self._core
         if name in state.unsealed:
             return False  # looked at before, or of this member
         try:
-            return await core.at(state.id, core.shared.finish_any_seal, name)
+            return await core.at(state.id, core.shared.finish_any_seal, name, hasty=hasty)
         except OSError as error:
             log.info("checkpoint %s: %s", os.fsdecode(name), error)
             return False
@@ -237,20 +249,6 @@ class Lookup:
             self._core.groups.seen(state, name, node.directory, unsealed=there not in (None, name))
         return node
 
-    async def targets(self, state: DirectoryState, target: Name) -> tuple[ObjectId, ...]:
-        """The deepest directory that `target`, seen from `state`, leads through (its cover)."""
-        start, rest = self._core.start_of(state.id, target)
-        at = self._tree.directories[start]
-        for name in rest.split(b"/"):
-            if name == b"..":
-                at = self._tree.directories[at.parent or at.id]
-            elif name not in (b"", b"."):
-                node = await self.find(at, name) if len(name) <= NAME_BYTES else None
-                if node is None or node.directory is None:
-                    break
-                at = self._tree.directories[node.directory]
-        return self._core.groups.around(at.id)
-
     # -- attributes ----------------------------------------------------------------------------
 
     async def attributes(self, node: Node, st: os.stat_result | None = None) -> Attributes:
@@ -303,7 +301,7 @@ class Lookup:
         return None if found is None else self._directory_attributes(node.directory, found)
 
     async def _referred_attributes(
-        self, node: Node, obj: LocalObject, st: os.stat_result | None
+        self, node: Node, obj: LocalObject, st: os.stat_result | None, *, hasty: bool = False
     ) -> Attributes:
         """What the shared tier says, and surely before or after each of our own links."""
         core = self._core
@@ -313,11 +311,11 @@ class Lookup:
                     await core.writeback.decided(op)
                 if wait.cancelled_caught:
                     # the tier hangs in that call: the names that are known here count
-                    found = await self._committed_attributes(node, None)
+                    found = await self._committed_attributes(node, None, hasty=hasty)
                     return dataclasses.replace(found, nlink=len(node.names) - obj.links)
                 st = None
             version = obj.version
-            attributes = await self._committed_attributes(node, st)
+            attributes = await self._committed_attributes(node, st, hasty=hasty)
             if obj.version == version and core.linking(obj) is None:
                 return attributes
             st = None
@@ -325,7 +323,7 @@ class Lookup:
     async def _learn_links(self, node: Node, obj: LocalObject) -> None:
         """How many names the committed version of a restored stub has."""
         try:
-            committed = await self._referred_attributes(node, obj, None)
+            committed = await self._referred_attributes(node, obj, None, hasty=True)
         except OSError:
             return  # its other attributes are here; the next stat asks again
         if obj.committed_links is None:
@@ -357,14 +355,16 @@ class Lookup:
             DIRECTORY_BYTES // 512, attributes.rdev,
         )  # fmt: skip
 
-    async def _committed_attributes(self, node: Node, st: os.stat_result | None) -> Attributes:
+    async def _committed_attributes(
+        self, node: Node, st: os.stat_result | None, *, hasty: bool = False
+    ) -> Attributes:
         state = None if node.directory is None else self._tree.directories[node.directory]
         known = self.instead.attributes(node)
         if st is None:
             if state is not None and known is not None and self._clock() < state.known_until:
                 return known
             try:
-                st = await self._shared_stat(node, hasty=known is not None)
+                st = await self._shared_stat(node, hasty=hasty or known is not None)
             except OSError as error:
                 if known is None or not is_failure(error):
                     raise
@@ -377,7 +377,7 @@ class Lookup:
     async def _shared_stat(self, node: Node, *, hasty: bool) -> os.stat_result:
         for handle in node.handles:
             if handle.shared_fd >= 0:
-                return await self._core.on_shared_file(handle, self._fstat)
+                return await self._core.on_shared_file(handle, self._fstat, hasty=hasty)
         return (await self.committed_entry(node, hasty=hasty)).st
 
     def _fstat(self, fd: int) -> os.stat_result:

@@ -120,17 +120,19 @@ class SharedCalls:
         raise Unanswered
 
     async def content(
-        self, call: Callable[[Unpack[Ts]], T], *args: *Ts, late: Late[T] | None = None
-    ) -> T:
+        self, call: Callable[[Unpack[Ts]], T], *args: *Ts,
+        hasty: bool = False, late: Late[T] | None = None,
+    ) -> T:  # fmt: skip
         """`call(*args)` on content of the tier: it takes as long as that takes.
 
         Unanswered if an application waits for it and nothing was read for `tier_wait`, or for
-        `PATIENT_READS` times as long if others are read; not without `late`, as in `run`.
+        `PATIENT_READS` times as long if others are read, or, if `hasty`, while the tier is silent;
+        not without `late`, as in `run`.
         """
         if asker() is None or late is None:
             return await self._readers.run(call, *args, late=late)
         last = trio.current_time() + PATIENT_READS * self._tier_wait()
-        with trio.move_on_after(self._tier_wait()) as scope, self._killable(scope):
+        with self._limited(hasty) as scope:
             self._reading[scope] = last
             try:
                 return await self._readers.run(call, *args, late=late)
@@ -139,14 +141,14 @@ class SharedCalls:
         raise Unanswered
 
     @contextmanager
-    def _limited(self, hasty: bool) -> Iterator[None]:
+    def _limited(self, hasty: bool) -> Iterator[trio.CancelScope]:
         if hasty and self.silent:
             raise Unanswered
         with trio.move_on_after(self._tier_wait()) as scope, self._killable(scope):
             if hasty:
                 self._hasty.add(scope)
             try:
-                yield
+                yield scope
             finally:
                 self._hasty.discard(scope)
 

@@ -106,12 +106,17 @@ class Eviction:
         return True
 
     async def leaves(self, size: int) -> bool:
-        """Whether `size` bytes written through the daemon leave room for what is promised."""
-        promises = self._core.promises
-        if promises.surely_leaves(size, time.monotonic()):
+        """Whether `size` bytes written through the daemon leave room for what is promised.
+
+        And for small files, what was given to them of the reserve.
+        """
+        promises, owed = self._core.promises, self._core.store.reserve.owed
+        now = time.monotonic()
+        at_hand = not owed or promises.surely_free(size + owed, now)
+        if at_hand and promises.surely_leaves(size, now):
             return True
-        await self._look()
-        return promises.leaves(size)
+        usage = await self._look()
+        return promises.leaves(size) and (not owed or size + owed <= usage.free)
 
     async def _evictable(self) -> int:
         """Bytes of clean copies that may be able to go."""

@@ -156,7 +156,9 @@ class Room:
         return free >= size
 
     async def leaves(self, size: int) -> bool:
-        """Whether `size` bytes more leave room for what the kernel writes by itself."""
+        """Whether `size` bytes more leave room for what the kernel writes by itself, and for
+        small files.
+        """
         return await self._eviction.leaves(size)
 
     def _can_come(self) -> int:
