@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import signal
@@ -11,7 +12,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness import LoopDevice, Node, compare, frozen, wait_until
+import pytest
+
+from tests.harness import LoopDevice, Node, compare, fails_with, frozen, wait_until
 from tests.harness.devices import fill
 
 MIB = 1 << 20
@@ -141,6 +144,28 @@ def test_a_full_tier_has_room_for_small_files_and_lets_the_killed_go(
     for name in ("x", "y"):
         (node.mount / name).unlink()
     node.settle()
+    compare(node.mount, shared.mountpoint)
+
+
+def test_a_file_that_outgrows_the_tier_is_reported_and_kept(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """The kernel writes past the daemon, so nobody can make it wait."""
+    node, shared = small_local(make_device, make_node, expect_bytes="1M")
+    node.expected = [r"ENOSPC|No space"]
+    node.start()
+    if not node.status()["passthrough"]:
+        pytest.skip("about passthrough alone")
+    block, written = pattern("huge", MIB), 0
+    with frozen(shared), (node.mount / "huge").open("wb", buffering=0) as file:
+        with fails_with(errno.ENOSPC):
+            while True:
+                written += file.write(block[written % MIB :])
+        wait_until(lambda: node.status()["capacity"]["outgrown_files"] == 1, "it to be counted")
+    whole, rest = divmod(written, MIB)
+    assert (node.mount / "huge").read_bytes() == block * whole + block[:rest]
+    node.settle()
+    assert node.status()["capacity"]["outgrown_files"] == 0
     compare(node.mount, shared.mountpoint)
 
 

@@ -32,11 +32,14 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class _Promise:
-    """`shared`: the file began with content, which may share its blocks with another version."""
+    """`shared`: the file began with content, which may share its blocks with another version;
+    `outgrown`: it is larger than it was expected to become.
+    """
 
     expected: int
     shared: bool
     taken: int = 0
+    outgrown: bool = False
 
     @property
     def rest(self) -> int:
@@ -84,6 +87,12 @@ class Promises:
         promise.taken = file.taken
         if file.size > promise.expected:
             promise.expected = int(file.size * GROWTH)
+            promise.outgrown = True
+
+    @property
+    def outgrown(self) -> int:
+        """How many files became larger than expected, while what is promised is not free."""
+        return sum(each.outgrown for each in self._given.values()) if self.missing(0) else 0
 
     def numbers(self) -> list[int]:
         """The open files that have a promise."""

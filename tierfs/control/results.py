@@ -171,6 +171,7 @@ class Capacity:
         evicted_files, evicted_bytes: that went since the daemon started.
         reserve_bytes: kept for small files.
         promised_bytes: what open files that the kernel writes by itself are expected to take yet.
+        outgrown_files: how many of them are larger than expected, while that is not free.
         waiting_writes: writes that wait for room.
         waiting_closes: closes that wait because too much is pending.
     """
@@ -183,6 +184,7 @@ class Capacity:
     evicted_bytes: int
     reserve_bytes: int
     promised_bytes: int
+    outgrown_files: int
     waiting_writes: int
     waiting_closes: int
 

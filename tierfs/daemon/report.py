@@ -117,7 +117,8 @@ class Report:
             pinned_files=len(core.pins), pinned_bytes=core.pins.bytes,
             evicted_files=fs.eviction.evicted_files, evicted_bytes=fs.eviction.evicted_bytes,
             reserve_bytes=core.store.reserve.held, promised_bytes=core.promises.rest,
-            waiting_writes=len(fs.room.waiters), waiting_closes=len(fs.backpressure.waiters),
+            outgrown_files=core.promises.outgrown, waiting_writes=len(fs.room.waiters),
+             waiting_closes=len(fs.backpressure.waiters),
         )  # fmt: skip
 
     def announced(self) -> tuple[str, ...]:
