@@ -23,6 +23,8 @@ class Sending:
     """How files are sent (`SharedSettings`)."""
 
     digest: str = "sha256"
+    lease: float = 60.0
+    sha256sums: bool = False
     transfer_chunks: int = 4
     small_file: int = 0
     small_reserve: int = 0
