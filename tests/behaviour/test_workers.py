@@ -75,6 +75,34 @@ def test_a_removed_open_file_stays_removed_when_another_gets_its_inode(workers: 
     assert workers.read_file(other) == b"other"
 
 
+def test_a_removal_that_removes_what_others_put_under_the_name_says_of_no_place(
+    workers: Workers,
+) -> None:
+    """It is told whichever inode the ops before it leave there, one after the other."""
+    for name in "bc":
+        workers.write_file(name, b"other")
+    workers.settle()
+    workers.kill(held=True)
+    for name in "bc":
+        workers.rename(name, "a")
+        workers.unlink("a")
+    fd = workers.open("a", os.O_CREAT | os.O_RDWR)
+    workers.unlink("a")
+    workers.die_at("rename.rename", 2)
+    workers.go()
+    wait_until(lambda: workers.dead, "the second rename")
+    workers.system.hook = None
+    workers.succeed()
+    wait_until(lambda: not pending(workers), "all committed")
+    workers.kill()
+    workers.pwrite(fd, b"more", 0)
+    assert workers.fstat(fd).nlink == 0
+    workers.close(fd)
+    workers.settle()
+    assert not workers.tree()
+    assert not OsCalls(workers.shared).tree()
+
+
 def test_what_got_the_inode_of_a_removed_file_is_not_taken_for_gone(workers: Workers) -> None:
     workers.write_file("a", b"old")
     workers.settle()

@@ -42,7 +42,11 @@ class Kept:
 
 
 class Workers(Direct):
-    """As `Direct`, with a supervisor: nodes and descriptors outlive the worker."""
+    """As `Direct`, with a supervisor: nodes and descriptors outlive the worker.
+
+    Attributes:
+        dead: nothing is written down any more.
+    """
 
     def __init__(self, root: Path, shared: Path) -> None:
         super().__init__(root, shared)
@@ -50,7 +54,7 @@ class Workers(Direct):
         self._run_directory.mkdir()
         self._kept = Kept()
         self._unique = 0
-        self._dead = False
+        self.dead = False
         self._succession: Succession
 
     def _place(self) -> Succession:
@@ -58,9 +62,9 @@ class Workers(Direct):
         return self._succession
 
     def _run(self, held: bool) -> None:
-        self._dead = False
+        self.dead = False
         super()._run(held)
-        if self._dead:
+        if self.dead:
             self._error = None  # whatever it met as nothing could be journaled any more
 
     def kill(self, *, held: bool = False) -> None:
@@ -73,7 +77,7 @@ class Workers(Direct):
 
     def die(self) -> None:
         """From this step on nothing is written down."""
-        self._dead = True
+        self.dead = True
         self.rooms.journal._writer.fail(ConnectionAbortedError("killed"))
         self._succession.log.append = lambda lines: None  # type: ignore[method-assign]
 
@@ -101,7 +105,7 @@ class Workers(Direct):
         self.run_sync(arm)
 
     def die_at(self, step: str, nth: int = 1) -> None:
-        """It dies at the `nth` call labelled `step`; its later ones on the local tier fail."""
+        """It dies at the `nth` call labelled `step`; and removes no object after that."""
         dead = False
 
         def die() -> None:
@@ -113,7 +117,7 @@ class Workers(Direct):
 
         def hook(label: str, detail: tuple[object, ...]) -> None:
             met(label, detail)
-            if dead and label.startswith("local."):
+            if dead and label == "local.remove":
                 raise OSError(errno.EIO, "dead")
 
         self.system.hook = hook

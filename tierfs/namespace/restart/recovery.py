@@ -191,9 +191,12 @@ def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, i
 
 
 def _locate(core: Core, op: Op, obj: LocalObject) -> None:
-    """Where the committed version stands, from the first op that says so."""
+    """Where the committed version stands, from the first op that says so.
+
+    Of what the kernel knows the log says it: a removal may speak of what others put there.
+    """
     node = core.tree.node_of_object(obj)
-    if node.shared is not None or node.directory is not None or not op.base_inode:
+    if node.lookups or node.shared is not None or node.directory is not None or not op.base_inode:
         return
     source = op.kind in (OpKind.RENAME, OpKind.LINK)
     directory, name = (op.parent2, op.name2) if source else (op.parent, op.name)
