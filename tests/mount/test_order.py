@@ -330,3 +330,22 @@ def test_directory_times_keep_the_order_of_saves(slow_node: Node, slow_tier: Loo
     want = ["checkpoint-3", "checkpoint-1", "checkpoint-2", "checkpoint-4"]
     assert by_mtime(slow_node.mount) == want
     assert by_mtime(slow_tier.mountpoint) == want
+
+
+def test_a_time_given_to_a_directory_stays_while_files_in_it_are_committed(node: Node) -> None:
+    """As rsync and tar do it: the files are closed, then their directory gets its time."""
+    directory, there, given = node.mount / "d", node.shared / "d", 1_234_567_890_123_456_789
+    directory.mkdir()
+    node.settle()
+    first, last = ((directory / name).open("wb") for name in ("first", "last"))
+    with last:
+        with first:
+            os.utime(directory, ns=(given, given))
+            wait_until(lambda: there.stat().st_mtime_ns == given, "the time is not there")
+            first.write(b"x")
+        wait_until((there / "first").exists, "the file is not committed")
+        assert there.stat().st_mtime_ns != given  # a commit is a change there
+        directory.chmod(0o700)  # its answer is what the daemon says now
+        assert directory.stat().st_mtime_ns == given
+    node.settle()
+    assert directory.stat().st_mtime_ns == there.stat().st_mtime_ns == given

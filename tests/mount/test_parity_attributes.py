@@ -59,6 +59,22 @@ def test_chmod_and_utimens_after_close(tree: Tree) -> None:
     assert (st.st_mtime_ns, stat.S_IMODE(st.st_mode)) == (NS + 1, 0o644)
 
 
+def test_attributes_of_a_file_that_is_open_for_writing_and_not_written(tree: Tree) -> None:
+    (tree / "touched").write_bytes(b"x")
+    (tree / "moded").write_bytes(b"y")
+    tree.commit_here()
+    for name, change in (
+        ("touched", lambda fd: os.utime(fd, ns=(NS, NS + 1))),
+        ("moded", lambda fd: os.fchmod(fd, 0o640)),
+    ):
+        fd = os.open(tree / name, os.O_WRONLY)  # as touch(1)
+        change(fd)
+        os.close(fd)
+    tree.commit_here()
+    assert (tree / "touched").stat().st_mtime_ns == NS + 1
+    assert mode(tree / "moded") == 0o640
+
+
 def test_owner_of_a_file_written_by_root(tree: Tree) -> None:
     (tree / "f").write_bytes(b"x")
     tree.commit_here()

@@ -21,6 +21,7 @@ from tests.harness import LoopDevice, Node, as_user, compare, wait_until
 from tests.harness.users import ALICE
 
 MIB = 1 << 20
+NS = 1_234_567_890_123_456_789
 OFF = os.environ.get("TIERFS_TEST_PASSTHROUGH") == "off"
 
 KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
@@ -106,6 +107,13 @@ def test_switched_off(make_node: Callable[..., Node]) -> None:
     (node.mount / "f").write_bytes(b"x" * 3 * MIB)
     assert (node.mount / "f").read_bytes() == b"x" * 3 * MIB
     node.settle()
+    fd = os.open(node.mount / "f", os.O_WRONLY)  # as touch(1): nothing is written
+    os.setxattr(node.mount / "f", "user.mark", b"1")
+    os.utime(fd, ns=(NS, NS))
+    os.close(fd)
+    node.settle()
+    assert (node.shared / "f").stat().st_mtime_ns == NS
+    assert os.getxattr(node.shared / "f", "user.mark") == b"1"
     compare(node.mount, node.shared)
 
 

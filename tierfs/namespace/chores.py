@@ -12,6 +12,7 @@ import trio
 
 from tierfs.journal import DropObject, SaveClean
 from tierfs.model import CleanRecord, Signature
+from tierfs.namespace.clock import SETTLE_SECONDS
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.nodes import LocalObject
 
@@ -127,7 +128,9 @@ class Chores:
             state = self._core.tree.directories.get(directory)
             if state is None:
                 self._core.touched.discard(directory)
-            elif state.settled <= now and not state.is_pending():
+            elif state.is_pending() or not self._core.backlog.nothing_but(None, directory):
+                state.settled = now + SETTLE_SECONDS
+            elif state.settled <= now:
                 state.changed_ns = 0
                 self._core.touched.discard(directory)
 

@@ -269,6 +269,12 @@ class Core(Objects):
         state.settled = time.monotonic() + SETTLE_SECONDS
         self.touched.add(state.id)
 
+    def time_asked(self, state: DirectoryState, mtime_ns: int) -> None:
+        """An application gave `state` this mtime: what is committed below it changes nothing."""
+        state.changed_ns = 0
+        if not self.backlog.nothing_but(None, state.id):
+            self.touch(state, mtime_ns)
+
     def changed_here(self, state: DirectoryState) -> None:
         """A name in `state` changed and no op says so: its mtime has to go there all the same."""
         self.writeback.changed(self.tree.scope(state.id), state.changed_ns)

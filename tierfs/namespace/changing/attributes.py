@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from tierfs.journal import SaveOp, Ticket
-from tierfs.model import ROOT, Kind, Op, OpKind, Phase
+from tierfs.model import ROOT, Kind, Op, OpKind, OpState, Phase
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.content.files import Files
@@ -81,7 +81,7 @@ class AttributeCalls:
             return
         await self._change(node, changes.fields, apply)
         if node.directory is not None and changes.mtime_ns is not None:
-            self._core.tree.directories[node.directory].changed_ns = 0
+            self._core.time_asked(self._core.tree.directories[node.directory], changes.mtime_ns)
 
     async def kill_privileges(self, node: Node) -> None:
         """Takes setuid, setgid and capabilities off a file that another user writes to.
@@ -206,6 +206,8 @@ class AttributeCalls:
             if maker is not None:
                 maker.attr_version += 1
                 maker.fields = tuple(dict.fromkeys((*maker.fields, *fields)))
+                # open for writing, and perhaps never written to: a change it is all the same
+                obj.dirty = obj.dirty or maker.state is OpState.OPEN
                 ticket = self._core.journal.post(SaveOp(maker))
             elif node.stays:
                 return
