@@ -386,7 +386,7 @@ def main() -> int:
     chosen = options()
     space = 4 * chosen.shards * chosen.size * MIB + 1024 * MIB
     if "scale" in chosen.parts:
-        space += 4 * KIB * chosen.files
+        space += 8 * KIB * chosen.files
     images = chosen.images or Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="tierfs-bench-", dir=images) as folder:
         root = Path(folder)

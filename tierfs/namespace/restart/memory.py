@@ -202,15 +202,18 @@ class Memory:
 
 def _file_line(node: Node) -> str:
     """The line of a file, of which there may be millions, in a fifth of the time of json.dumps."""
-    shared, said = "null", json.encoder.encode_basestring_ascii
-    if node.shared is not None:
-        at = node.shared
-        shared = f"[{at.directory}, {said(text(at.name))}, {at.inode}]"
-    names = ", ".join([f"[{directory}, {said(text(name))}]" for directory, name in node.names])
+    shared, names, said = "null", node.names, json.encoder.encode_basestring_ascii
+    if (at := node.shared) is not None:
+        place = f"{at.directory}, {said(text(at.name))}"
+        shared = f"[{place}, {at.inode}]"
+    if at is not None and len(names) == 1 and (at.directory, at.name) in names:
+        listed = f"[{place}]"
+    else:
+        listed = ", ".join([f"[{directory}, {said(text(name))}]" for directory, name in names])
     unlinked = "true" if node.unlinked else "false"
     obj = "null" if node.object is None else node.object.id
     head = f'["n", {node.ino}, "{node.kind.value}", {node.lookups}, {obj}, {shared}'
-    return f"{head}, [{names}], {unlinked}, null, null]"
+    return f"{head}, [{listed}], {unlinked}, null, null]"
 
 
 def _location(location: Location | None) -> object:

@@ -173,9 +173,12 @@ class Remembered:
             where = Location(shared[0], shared[1].encode("latin-1"), shared[2])
             if where.inode != ino:
                 self.aliases[where.inode] = ino
+        if where is not None and names == [shared[:2]]:  # of nearly all: one name is kept once
+            places = {(where.directory, where.name)}
+        else:
+            places = {(parent, name.encode("latin-1")) for parent, name in names}
         self.nodes[ino] = KnownNode(
-            ino, KINDS[kind], lookups, objects, where,
-            {(parent, name.encode("latin-1")) for parent, name in names}, unlinked,
+            ino, KINDS[kind], lookups, objects, where, places, unlinked,
             None if ctimes is None else (ctimes[0], ctimes[1]),
             None if directory is None else KnownDirectory(
                 directory[0], directory[1], name_of(directory[2]), directory[3], directory[4]
