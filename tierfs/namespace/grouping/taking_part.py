@@ -37,7 +37,8 @@ class TakingPart:
                 for group in core.groups:
                     if core.places.exists(group.id):
                         await self._say(group)
-                if await core.on_shared(core.shared.look_again):
+                # a call that asks nothing would pass for an answer of a tier that hangs
+                if core.shared.is_watching and await core.on_shared(core.shared.look_again):
                     core.writeback.hurry()
             except OSError as error:
                 log.debug("cannot tell other nodes what is written here: %s", error)
