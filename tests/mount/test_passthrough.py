@@ -6,6 +6,7 @@ Each case holds without passthrough as well (TIERFS_TEST_PASSTHROUGH=off), unles
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import resource
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import LoopDevice, Node, as_user, compare, wait_until
+from tests.harness.errors import fails_with
 from tests.harness.users import ALICE
 
 MIB = 1 << 20
@@ -401,6 +403,9 @@ def test_allocation_and_holes(node: Node) -> None:
     fd = os.open(path, os.O_RDONLY)
     assert os.lseek(fd, 4096, os.SEEK_HOLE) == 262144
     assert os.lseek(fd, 262144, os.SEEK_DATA) == 524288
+    for where in (-1, -(2**63)):
+        with fails_with(errno.ENXIO):
+            os.lseek(fd, where, os.SEEK_DATA)
     os.close(fd)
     content = path.read_bytes()
     assert content[:4097] == bytes(4096) + b"x"

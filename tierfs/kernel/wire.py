@@ -27,7 +27,7 @@ _WRITE_DATA_AT = REQUEST_HEADER.size + 40
 _READ_IN = struct.Struct("=QQI")  # fh, offset, size
 _OPEN_OUT = struct.Struct("=QIi")  # fh, open_flags, backing_id
 _FALLOCATE_IN = struct.Struct("=QQQII")  # fh, offset, length, mode, padding
-_LSEEK_IN = struct.Struct("=QQII")  # fh, offset, whence, padding
+_LSEEK_IN = struct.Struct("=QqII")  # fh, offset (as the caller gave it), whence, padding
 _COPY_IN = struct.Struct("=QQQQQQQ")  # fh, off, nodeid of the target, its fh, its off, len, flags
 _ENTRY_OUT_BYTES = 128
 
