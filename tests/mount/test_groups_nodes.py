@@ -146,23 +146,3 @@ def test_what_a_lost_node_was_writing_again_is_not_mixed_with_what_another_write
     for root in (there, lost.mount / "run"):
         assert contents(root / "checkpoint-1") == want
         assert sorted(os.listdir(root)) == ["checkpoint-1", "checkpoint-3"]
-
-
-def test_two_nodes_that_save_one_checkpoint_at_the_same_time(pair: tuple[Node, Node]) -> None:
-    """What the first has sent when the second begins is a part of it."""
-    one, other = pair
-    folder = one.mount / "run" / "checkpoint-1"
-    folder.mkdir(parents=True)
-    (folder / FILES[0]).write_text("one")
-    staged = one.shared / "run" / ".staging_checkpoint-1"
-    wait_until((staged / FILES[0]).exists, "the first file to be sent")
-    (other.mount / "run" / "checkpoint-1" / FILES[1]).write_text("other")
-    wait_until((staged / FILES[1]).exists, "the second file to be sent")
-    (seen,) = other.cli("checkpoints", other.mount, "--json").json["in_flight"]
-    assert set(seen["members"]) == {node.status()["member"] for node in pair}
-    (folder / FILES[2]).write_text("one")
-    one.settle()
-    assert contents(one.shared / "run" / "checkpoint-1") == dict(
-        zip(FILES, ("one", "other", "one"), strict=True)
-    )
-    assert not (one.shared / ".tierfs" / "quarantine").exists()

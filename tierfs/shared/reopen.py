@@ -135,11 +135,8 @@ class Reopening(Sealing):
             inode = self.system.fstat("reopen.stat", top).st_ino
         last = self.last_record(group)
         if last is not None and last.is_unsealed:
-            match self.others(group, last):
-                case Others.LIVING:
-                    return self.begin(group, last)
-                case Others.UNKNOWN:
-                    raise busy(last)
+            if self.others(group, last) is Others.LIVING:
+                return self.begin(group, last)
             self.forget_others(group, last)
             if last.state is GroupState.OPEN and last.stale == files:
                 return self.begin(group, replace(last, members=frozenset()))
