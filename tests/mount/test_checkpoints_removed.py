@@ -62,6 +62,15 @@ def nothing_left(node: Node) -> bool:
     return names == [".tierfs"] and not (trash.exists() and list(trash.iterdir()))
 
 
+def until_full(node: Node) -> None:
+    """Returns when something did not fit on the shared tier."""
+
+    def met() -> bool:
+        return any("full" in each["error"] for each in node.status()["retrying"])
+
+    wait_until(met, "a file not to fit")
+
+
 def test_whole_run_removed(make_node: Callable[..., Node]) -> None:
     """Sealed ones, one that is being sent, one of which only a part is there: all go at once."""
     node = started(make_node)
@@ -149,6 +158,33 @@ def test_full_shared_tier_lets_removals_go(
     assert held(node) == {"checkpoint-1"}
     saved(node, 2, size=200 * MIB // len(TRAINER.shards))
     assert steps_in(node.shared / "run") == {2}
+
+
+def test_full_shared_tier_has_removals_make_room(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """What was removed after a save that does not fit goes before it, and then it fits."""
+    tier = make_device("small", 384 * MIB)
+    node = make_node(shared=tier.mountpoint)
+    node.settings |= TIMES
+    node.expected = [r"ENOSPC|No space"]
+    node.start()
+    count = len(TRAINER.shards)
+    run = saved(node, 1, size=120 * MIB // count)
+    saved(node, 2, size=60 * MIB // count)
+    TRAINER.save(run, 3, 180 * MIB // count)
+    until_full(node)
+    shutil.rmtree(run / "checkpoint-1")
+    node.settle()
+    assert steps_in(node.shared / "run") == {2, 3}
+    shutil.rmtree(run)
+    (node.mount / "old.pt").write_bytes(bytes(150 * MIB))
+    node.settle()
+    (node.mount / "new.pt").write_bytes(bytes(200 * MIB))
+    until_full(node)
+    (node.mount / "old.pt").unlink()
+    node.settle()
+    assert [each.name for each in node.shared.iterdir() if each.name != ".tierfs"] == ["new.pt"]
 
 
 def test_removed_while_it_is_written_again(

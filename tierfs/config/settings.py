@@ -165,7 +165,8 @@ class Settings:
     )
     full_hold: float = _setting(
         rules.seconds(0, 2592000),
-        "The same while the shared tier has no space left.",
+        "The same while the shared tier has no space left. Other removals go then, too, before "
+        "saves that do not fit.",
         default=600.0,
         live=True,
     )

@@ -216,6 +216,18 @@ class Backlog(Lookups):
         """End that hold, if there is one: all of it is in the order again."""
         self._let_go(self._removals.ended(self._items[op.row]))
 
+    def let_pass(self, op: Op) -> None:
+        """The removal `op` waits no more for the saves issued before it: it makes room for them.
+
+        For what is marked and for what shares its name it waits as before. ValueError for other
+        kinds.
+        """
+        item = self._items[op.row]
+        if not item.is_removal:
+            raise ValueError(f"{op.kind} of {show(op)} is no removal")
+        item.makes_room = True
+        self._recheck[item] = None
+
     # Questions
 
     def take(

@@ -77,6 +77,7 @@ class Item:
         moved: (number, place) behind the unlink of a commit name, a TRASH or a REOPEN, if it was
             moved there.
         held: why it is held, as a removal or part of one (G4).
+        makes_room: a removal that does not wait for the saves before it: they need its room.
         floor: number that it ranks before once it is flushed, since a commit name that was issued
             while it was open must wait for it.
         lifted: gave up the place of its first FLUSH, since it waits for something later itself.
@@ -94,6 +95,7 @@ class Item:
     facts: Facts = field(init=False)
     moved: tuple[int, int] | None = None
     held: str | None = None
+    makes_room: bool = False
     floor: int | None = None
     lifted: bool = False
     lingering: bool = False

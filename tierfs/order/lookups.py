@@ -86,6 +86,10 @@ class Lookups:
         """The pending removals of sealed checkpoints in `parent`, held or not, oldest first."""
         return [item.op for item in self._indexes.trashes.items(parent)]
 
+    def waiting_removals(self) -> list[Op]:
+        """The removals that have their place behind the saves issued before them, oldest first."""
+        return [item.op for item in self._indexes.removals.items(ROOT) if not item.makes_room]
+
     def seals_in(self, parent: ObjectId) -> list[Op]:
         """The pending SEALs of checkpoints in `parent`, oldest first."""
         return [item.op for item in self._indexes.seals.items((parent, b""))]

@@ -30,7 +30,8 @@ Checkpoints add three kinds of op and one kind of op that goes nowhere:
   order, and only what shares its name or object waits for it. So is a change of such a pointer by
   an op of its own (its rename). Both are reported as blocked. A held removal is waited for by
   nobody at all.
-* A SEAL passes the removal of what it replaces (passing.py); that only takes waits away.
+* A SEAL passes the removal of what it replaces (passing.py); that only takes waits away. So does
+  a removal that makes room on a full shared tier: it does not wait for the saves in its cover.
 
 While a SEAL is being published, the removal of the old checkpoint and ops inside the new one wait
 for it whatever its rank, and so does a SEAL for such a removal. What is being published waits for
@@ -376,7 +377,9 @@ class Rules:
     def _removal(self, item: Item, latest: bool) -> Wait | None:
         facts = item.facts
         for directory in facts.placement.cover:
-            found = self._in.saves.before(directory, facts.position, latest=latest)
+            found = None
+            if not item.makes_room:
+                found = self._in.saves.before(directory, facts.position, latest=latest)
             if found is not None:
                 return Wait(Reason.EARLIER, found)
             found = self._in.dead_saves.before(directory, facts.position, latest=latest)

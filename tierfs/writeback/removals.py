@@ -1,4 +1,4 @@
-"""Removals of checkpoints that are held back because they would leave nothing whole (G4)."""
+"""Removals: those of checkpoints that are held back (G4), those that are to make room."""
 
 from __future__ import annotations
 
@@ -114,5 +114,21 @@ class Removals:
             due = [op for op, _ in backlog.held() if self.let_go(op)]
             for op in due:
                 backlog.release_removal(op)
-            if due:
+            if due or self._make_room():
                 wake()
+
+    def _make_room(self) -> bool:
+        """Has removals go before the saves that they would make room for; whether there are any.
+
+        One of a checkpoint at once: it is held if it leaves nothing whole. Others may take the
+        old version of what does not fit, so only when that has not changed for `full_hold`.
+        """
+        if not self._is_full():
+            return False
+        now, found = time.time_ns(), False
+        for op in self._rooms.backlog.waiting_removals():
+            limit = 0.0 if op.kind is OpKind.TRASH else self.settings.full_hold
+            if now - op.timestamp_ns >= limit * 1e9:
+                self._rooms.backlog.let_pass(op)
+                found = True
+        return found

@@ -21,7 +21,8 @@ class WritebackSettings:
         hang_seconds: so long nothing moves of an op that hangs: another one gets its place.
         progress_seconds: pause between two progress reports of a waiting flush.
         delete_hold: how long a removal that would leave no whole checkpoint is held at most.
-        full_hold: the same while the shared tier is full.
+        full_hold: the same while the shared tier is full; then other removals do not wait for the
+            saves before them any more, either.
     """
 
     transfer_files: int = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.order.tree import Tree
-from tierfs.model import Op, OpState, Phase
+from tierfs.model import Mark, Op, OpState, Phase
 from tierfs.order import Backlog, Reason
 
 NOW = 1000.0
@@ -46,6 +46,27 @@ def test_a_removal_waits_for_the_saves_before_it(tree: Tree) -> None:
     tree.backlog.remove(new)
     assert tree.backlog.may_publish(old, NOW) is None
     assert tree.backlog.may_publish(later, NOW) is None
+
+
+def test_a_removal_that_makes_room_goes_before_the_saves(tree: Tree) -> None:
+    """It waits as before for what has its name, and for what a person has to decide."""
+    new = tree.put("run/new.bin")
+    old, same = tree.unlink("run/old.bin"), tree.unlink("run/new.bin")
+    settle(tree)
+    assert tree.backlog.waiting_removals() == [old, same]
+    for op in (old, same):
+        tree.backlog.let_pass(op)
+    assert tree.backlog.waiting_removals() == []
+    assert tree.backlog.may_publish(old, NOW) is None
+    assert tree.backlog.take(NOW, lambda op: op.kind == "unlink") is old
+    blocked = tree.backlog.may_publish(same, NOW)
+    assert (blocked.reason, blocked.by) == (Reason.SAME_NAME, new)
+    new.mark = Mark.STUCK
+    tree.backlog.update(new)
+    tree.backlog.done_with(old)
+    assert tree.backlog.may_publish(old, NOW).reason is Reason.HELD
+    with pytest.raises(ValueError, match="no removal"):
+        tree.backlog.let_pass(new)
 
 
 def test_removals_do_not_wait_for_each_other(tree: Tree) -> None:
