@@ -71,6 +71,29 @@ def until_full(node: Node) -> None:
     wait_until(met, "a file not to fit")
 
 
+def test_a_file_removed_to_make_room_for_another_is_no_removal(
+    make_node: Callable[..., Node],
+) -> None:
+    """What takes the name of a file that was unlinked, by a rename, ends the removal: its process
+    may be gone when nobody looks."""
+    node = started(make_node, group_settle=600.0)
+    node.expected = ["killed by SIGKILL"]
+    folder = TRAINER.save(saved(node, 1), 2, 100_000)
+    code = "import os, sys; f = sys.argv[1]; open(f + '.tmp', 'w').write('new'); os.unlink(f); "
+    code += "os.rename(f + '.tmp', f); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder / TRAINER.shards[0])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as saver:  # fmt: skip
+        assert saver.stdout is not None
+        saver.stdout.readline()
+        node.kill_worker()
+        saver.kill()
+    TRAINER.save(node.mount / "run", 3, 100_000)
+    node.settle()
+    assert steps_in(node.shared / "run") == {1, 2, 3}
+
+
 def test_whole_run_removed(make_node: Callable[..., Node]) -> None:
     """Sealed ones, one that is being sent, one of which only a part is there: all go at once."""
     node = started(make_node)

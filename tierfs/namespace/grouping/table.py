@@ -295,9 +295,8 @@ class GroupTable:
             group.record = replace(group.record, expect=None)
         who = self.follow(process)
         known = group.writers.who_wrote() if wrote else group.writers.processes()
-        if who not in known or (wrote and group.writers.who_removed()):
+        if who not in known:
             if wrote:
-                group.writers.written_again()
                 group.writers.wrote(who)
             else:
                 group.writers.made(who)
@@ -339,6 +338,9 @@ class GroupTable:
             group.names, leaving, group.leaving = None, group.leaving, False
             if leaving:
                 self.note_again(group)
+            if group.writers.who_removed():
+                group.writers.written_again()
+                self._save(group)
         group.version += 1
         group.touched = time.monotonic()
         group.verdict = None
