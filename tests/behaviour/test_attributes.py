@@ -117,6 +117,19 @@ def test_xattrs_of_tierfs_are_read_only(fs: Calls) -> None:
     assert fs.listxattr("f") == []
 
 
+def test_a_commit_leaves_the_ctime_of_a_file_that_nobody_looked_at_before(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """The kernel believes for a moment what it was told at the create, and asks after that."""
+    direct = make_direct(held=True)
+    direct.write_file("f", b"content")
+    (obj,) = direct.run_sync(lambda: list(direct.fs.tree.objects.values()))
+    changed_ns = direct.fs.core.store.attributes(obj.id, obj.kind).ctime_ns
+    direct.settle()
+    assert (direct.shared / "f").stat().st_ctime_ns > changed_ns
+    assert direct.stat("f").ctime_ns == changed_ns
+
+
 def test_sending_a_file_is_no_access(fs: Calls) -> None:
     fs.write_file("f", b"content")
     fs.utime("f", 1_000_000_001, 2_000_000_002)

@@ -367,11 +367,16 @@ class Data:
         await core.dispose_unused(obj)
 
     async def look(self, obj: LocalObject) -> Attributes:
-        """What the local tier says of `obj` now."""
+        """What the local tier says of `obj` now; remembered, for it is shown after a commit too."""
         fd, store = obj.fd if obj.fd >= 0 else obj.write_fd, self._core.store
+        version = obj.version
         if fd >= 0 and not store.spread.is_spilled(obj.id):
-            return store.attributes_of(fd)
-        return await self._core.of_object(obj.id, store.attributes, obj.id, Kind.FILE)
+            told = store.attributes_of(fd)
+        else:
+            told = await self._core.of_object(obj.id, store.attributes, obj.id, Kind.FILE)
+        if obj.version == version and not obj.live:
+            obj.attributes = told
+        return told
 
     def judge(self, obj: LocalObject, now: Attributes) -> None:
         """Of a file that the kernel writes by itself: it was written if it is not as it was."""
