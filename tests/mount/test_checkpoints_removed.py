@@ -166,48 +166,43 @@ def test_one_file_removed_from_each_checkpoint(make_node: Callable[..., Node]) -
     assert held(node) == set()
 
 
-def test_full_shared_tier_lets_removals_go(
-    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
-) -> None:
+@pytest.fixture
+def small(make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]) -> Node:
+    """A node with little room on its shared tier."""
+    node = make_node(shared=make_device("small", 384 * MIB).mountpoint)
+    node.settings |= TIMES
+    node.expected = [r"ENOSPC|No space"]
+    return node.start()
+
+
+def test_full_shared_tier_lets_removals_go(small: Node) -> None:
     """Nothing new fits beside what is held: it goes after `full_hold`, and the save goes on."""
-    tier = make_device("small", 384 * MIB)
-    node = make_node(shared=tier.mountpoint)
-    node.settings |= TIMES
-    node.expected = [r"ENOSPC|No space"]
-    node.start()
-    run = saved(node, 1, size=200 * MIB // len(TRAINER.shards))
+    run = saved(small, 1, size=200 * MIB // len(TRAINER.shards))
     shutil.rmtree(run / "checkpoint-1")
-    node.settle()
-    assert held(node) == {"checkpoint-1"}
-    saved(node, 2, size=200 * MIB // len(TRAINER.shards))
-    assert steps_in(node.shared / "run") == {2}
+    small.settle()
+    assert held(small) == {"checkpoint-1"}
+    saved(small, 2, size=200 * MIB // len(TRAINER.shards))
+    assert steps_in(small.shared / "run") == {2}
 
 
-def test_full_shared_tier_has_removals_make_room(
-    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
-) -> None:
+def test_full_shared_tier_has_removals_make_room(small: Node) -> None:
     """What was removed after a save that does not fit goes before it, and then it fits."""
-    tier = make_device("small", 384 * MIB)
-    node = make_node(shared=tier.mountpoint)
-    node.settings |= TIMES
-    node.expected = [r"ENOSPC|No space"]
-    node.start()
     count = len(TRAINER.shards)
-    run = saved(node, 1, size=120 * MIB // count)
-    saved(node, 2, size=60 * MIB // count)
+    run = saved(small, 1, size=120 * MIB // count)
+    saved(small, 2, size=60 * MIB // count)
     TRAINER.save(run, 3, 180 * MIB // count)
-    until_full(node)
+    until_full(small)
     shutil.rmtree(run / "checkpoint-1")
-    node.settle()
-    assert steps_in(node.shared / "run") == {2, 3}
+    small.settle()
+    assert steps_in(small.shared / "run") == {2, 3}
     shutil.rmtree(run)
-    (node.mount / "old.pt").write_bytes(bytes(150 * MIB))
-    node.settle()
-    (node.mount / "new.pt").write_bytes(bytes(200 * MIB))
-    until_full(node)
-    (node.mount / "old.pt").unlink()
-    node.settle()
-    assert [each.name for each in node.shared.iterdir() if each.name != ".tierfs"] == ["new.pt"]
+    (small.mount / "old.pt").write_bytes(bytes(150 * MIB))
+    small.settle()
+    (small.mount / "new.pt").write_bytes(bytes(200 * MIB))
+    until_full(small)
+    (small.mount / "old.pt").unlink()
+    small.settle()
+    assert [each.name for each in small.shared.iterdir() if each.name != ".tierfs"] == ["new.pt"]
 
 
 def test_removed_while_it_is_written_again(
