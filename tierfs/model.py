@@ -335,6 +335,7 @@ class WriterRecord:
         state: ``living``, ``exited``, ``killed`` or ``unknown``.
         wrote, closed: it had a file open for writing there, and closed one.
         removed: it removed a file there, and nothing was written there since.
+        over: the end markers that were not closed since it changed a file that was there.
     """
 
     process: int
@@ -343,6 +344,7 @@ class WriterRecord:
     wrote: bool
     closed: bool
     removed: bool = False
+    over: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)

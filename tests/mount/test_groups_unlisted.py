@@ -178,3 +178,37 @@ def test_other_files_of_a_sealed_one_are_removed_in_place(node: Node) -> None:
     assert sorted(os.listdir(node.shared / "checkpoint-1")) == [
         "model.safetensors", "trainer_state.json",
     ]  # fmt: skip
+
+
+SAVE = """
+import os, signal, sys
+folder, text, *names = sys.argv[1:]
+os.makedirs(folder, exist_ok=True)
+for name in names:
+    with open(f"{folder}/{name}", "w") as file:
+        file.write(text)
+if text == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def save(folder: Path, text: str, *names: str) -> None:
+    """A process of its own that writes the files `names` of a checkpoint; it may be "killed"."""
+    subprocess.run([sys.executable, "-c", SAVE, str(folder), text, *names], check=False)
+
+
+def test_an_end_marker_does_not_call_whole_what_is_written_over_afterwards(node: Node) -> None:
+    """The first save is whole and not published yet when the next one begins, and is killed."""
+    node.expected = ["the next one takes over"]
+    folder = node.mount / "checkpoint-1"
+    names = ("model.safetensors", "optimizer.pt", "trainer_state.json")
+    save(folder, "first", *names)
+    save(folder, "killed", "model.safetensors")
+    assert node.flush().code == 6
+    assert not (node.shared / "checkpoint-1").exists()
+    node.kill_worker()
+    assert node.flush().code == 6
+    save(folder, "again", *names)
+    node.settle()
+    there = {path.name: path.read_text() for path in (node.shared / "checkpoint-1").iterdir()}
+    assert there == dict.fromkeys(names, "again")

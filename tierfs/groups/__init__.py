@@ -18,6 +18,7 @@ from tierfs.groups.writers import (
     flush_may_seal,
     followed,
     listed,
+    older_markers,
     removal,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "listed",
     "may_be_finished",
     "number_of",
+    "older_markers",
     "removal",
     "rules_met",
 ]

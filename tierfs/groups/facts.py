@@ -61,6 +61,8 @@ class Facts:
             (`writers.followed`).
         flush: ``tierfs flush --wait`` wants it sealed, on every node active in it.
         removal: whether those who removed files of it, and wrote none since, may be removing all.
+        older_markers: the end markers that were closed before files of it were written over, by one
+            who lives or was killed: they do not say that it is whole.
         writers_gone: for that flush, nobody is left to write here (`writers.flush_may_seal`).
         sibling_names: the paths of the files in the newest sealed sibling; None: there is none.
     """
@@ -81,6 +83,7 @@ class Facts:
     followed: bool = False
     flush: bool = False
     removal: Removal = Removal.NONE
+    older_markers: Collection[bytes] = ()
     writers_gone: bool = False
     sibling_names: Collection[bytes] | None = None
 

@@ -43,7 +43,7 @@ def judge(facts: Facts) -> Verdict:
         return _verdict(Decision.SEAL, profile, said, missing)
     if _will_be(facts, profile):
         return _settling(facts, profile, "nothing may change in it for the time of settling")
-    return _not_yet(facts, profile, _silence(profile), missing)
+    return _not_yet(facts, profile, _silence(facts, profile), missing)
 
 
 def _missing(facts: Facts, profile: Profile) -> Iterator[str]:
@@ -132,9 +132,17 @@ def _will_be(facts: Facts, profile: Profile) -> bool:
 
 
 def _marked(facts: Facts, profile: Profile) -> bool:
-    """Whether its end marker was closed in this generation."""
+    """Whether its end marker was closed in this generation, after what was written over in it."""
+    return _has_marker(facts, profile) and not _is_older(facts, profile)
+
+
+def _has_marker(facts: Facts, profile: Profile) -> bool:
     found = facts.content.get(profile.end_marker.encode())
     return found is not None and not found.stale and not found.linked
+
+
+def _is_older(facts: Facts, profile: Profile) -> bool:
+    return profile.end_marker.encode() in facts.older_markers
 
 
 def _may_be_early(facts: Facts, profile: Profile) -> bool:
@@ -144,8 +152,10 @@ def _may_be_early(facts: Facts, profile: Profile) -> bool:
     return facts.sibling_names is None or set(facts.sibling_names) != _counted(facts)
 
 
-def _silence(profile: Profile) -> str:
+def _silence(facts: Facts, profile: Profile) -> str:
     wanting = [f"{profile.end_marker} is not there"] if profile.end_marker else []
+    if _has_marker(facts, profile):
+        wanting = [f"files of it were written over after {profile.end_marker}"]
     pointer = f"no pointer ({profile.pointer})" if profile.pointer else "no pointer"
     wanting.append(f"{pointer} names it")
     wanting.append("those who wrote it have not gone on to a newer one")

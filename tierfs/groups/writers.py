@@ -10,6 +10,8 @@ import enum
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from tierfs.groups.profiles import END_MARKERS
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -51,6 +53,7 @@ class _Record:
     wrote: bool = False
     closed: bool = False
     removed: bool = False
+    over: frozenset[bytes] = frozenset()
 
 
 class Writers:
@@ -71,6 +74,16 @@ class Writers:
         """`process` closed a file there that it had open for writing."""
         record = self._record(process)
         record.wrote = record.closed = True
+
+    def wrote_over(self, *processes: Process, older: Iterable[bytes] = END_MARKERS) -> None:
+        """`processes` changed a file that was there: the end markers `older` say nothing of it."""
+        for process in processes:
+            self._record(process).over |= frozenset(older)
+
+    def marked(self, name: bytes) -> None:
+        """The file `name` was closed, or got that name: if it is an end marker, it says so now."""
+        for record in self._records.values():
+            record.over -= {name}
 
     def removed(self, process: Process) -> None:
         """`process` is about to remove a file there."""
@@ -105,6 +118,10 @@ class Writers:
     def who_removed(self) -> frozenset[Process]:
         """Those that removed files there since something was last written there."""
         return frozenset(p for p, record in self._records.items() if record.removed)
+
+    def older_markers(self, process: Process) -> frozenset[bytes]:
+        """The end markers that were not closed since `process` changed a file that was there."""
+        return self._records[process].over
 
     def _record(self, process: Process) -> _Record:
         state = State.UNKNOWN if process == UNKNOWN else State.LIVING
@@ -148,6 +165,19 @@ def removal(writers: Writers, caller_and_ancestors: Collection[int] = ()) -> Rem
     if State.KILLED in states:
         return Removal.CUT_OFF
     return Removal.UNDER_WAY if states - {State.EXITED} else Removal.NONE
+
+
+def older_markers(writers: Writers, caller_and_ancestors: Collection[int] = ()) -> frozenset[bytes]:
+    """The end markers that are older than what was written over, for a flush of that caller.
+
+    Who has ended well has left it as it was meant, and so has who asks for the flush.
+    """
+    going = (
+        writers.older_markers(process)
+        for process in writers.processes() - writers.processes(State.EXITED)
+        if process.pid not in caller_and_ancestors or process == UNKNOWN
+    )
+    return frozenset().union(*going)
 
 
 def followed(writers: Writers, newer: Iterable[Writers]) -> bool:

@@ -7,6 +7,7 @@ at its author, not in a transaction that others share.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -151,7 +152,8 @@ def directory_of(row: Sequence[Any]) -> DirectoryRecord:
 
 def _group_row(record: GroupRecord) -> tuple[Any, ...]:
     writers = [
-        [w.process, w.started, w.state, w.wrote, w.closed, w.removed] for w in record.writers
+        [w.process, w.started, w.state, w.wrote, w.closed, w.removed, [*map(os.fsdecode, w.over)]]
+        for w in record.writers
     ]
     older = _stored_or_null(record.older)
     return record.id, record.made, record.expect, older, json.dumps(writers)
@@ -162,8 +164,16 @@ def group_of(row: Sequence[Any]) -> GroupRecord:
     group, made, expect, older, writers = row
     return GroupRecord(
         ObjectId(group), made, expect, _unsigned_or_none(older),
-        tuple(WriterRecord(*each) for each in json.loads(writers)),
+        tuple(_writer_of(*each) for each in json.loads(writers)),
     )  # fmt: skip
+
+
+def _writer_of(
+    process: int, started: int, state: str, wrote: bool, closed: bool, removed: bool = False,
+    over: Sequence[str] = (),
+) -> WriterRecord:  # fmt: skip
+    names = tuple(map(os.fsencode, over))
+    return WriterRecord(process, started, state, wrote, closed, removed, names)
 
 
 def _clean_row(record: CleanRecord) -> tuple[Any, ...]:

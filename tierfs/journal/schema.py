@@ -108,7 +108,8 @@ CREATE TABLE IF NOT EXISTS checkpoint (
     made    INTEGER NOT NULL,    -- place among its siblings: the number of an op
     expect  INTEGER,             -- files that `tierfs commit` asked for; -1: any; NULL: not asked
     older   INTEGER,             -- inode of the sealed generation under its name; NULL: none
-    writers TEXT NOT NULL        -- JSON: [[process, start time, state, wrote, closed], ...]
+    writers TEXT NOT NULL        -- JSON: [[process, start time, state, wrote, closed, removed,
+                                 -- [end markers closed before it wrote over files], ...]
 );
 
 -- Shared files and directories that are pinned: the local copies of the files, and of what is

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tierfs.groups import Decision, Expect, Facts, Found, Removal, Verdict, judge
+from tierfs.groups import END_MARKERS, Decision, Expect, Facts, Found, Removal, Verdict, judge
 
 SETTLE = 30.0
 HF = "config.json model.safetensors optimizer.pt rng_state_0.pth rng_state_1.pth"
@@ -86,6 +86,16 @@ def test_marker_counts_after_settling(profile: str) -> None:
     assert verdict.decision is Decision.WAIT
     assert (verdict.until_seconds, verdict.will_seal) == (18.0, True)
     assert decided(profile, WHOLE[profile], quiet_seconds=SETTLE) is Decision.SEAL
+
+
+@pytest.mark.parametrize("profile", MARKED)
+@pytest.mark.parametrize("said", ["sibling", "flush", "quiet_seconds"])
+def test_a_marker_is_no_word_for_what_was_written_over_after_it(profile: str, said: str) -> None:
+    known = {"quiet_seconds": 1e6, said: 1e6, "older_markers": END_MARKERS}
+    verdict = judge(facts(profile, WHOLE[profile], **known))
+    assert verdict.decision is Decision.UNSETTLED
+    assert "files of it were written over after" in verdict.reason
+    assert decided(profile, WHOLE[profile], followed=True, **known) is Decision.SEAL
 
 
 def test_killed_before_the_marker_and_started_again() -> None:

@@ -288,6 +288,8 @@ class Names(Making):
                 base_inode=inode, overwrites=overwrites, fields=fields,
             )  # fmt: skip
             old.put(old_name, Entry(None, op, here))
+        if node.directory is None:
+            core.groups.renamed(new.id, new_name, over=target is not None)
         core.links.replaces(op, loser)
         obj = node.object
         assert obj is not None

@@ -264,7 +264,8 @@ class Files:
             obj.dirty = False
             obj.flushed_at = time.monotonic()
             self.ending.number(op, attributes, handle.opener)
-            self._core.groups.closed(op.parent, handle.opener)
+            over = handle.born is None
+            self._core.groups.closed(op.parent, op.name, handle.opener, over=over)
             await self._core.journal.post(SaveOp(op)).written()
             obj.made = None
             self._core.writeback.submit(op)

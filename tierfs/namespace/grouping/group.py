@@ -1,11 +1,12 @@
-"""One unsealed checkpoint that this member writes in."""
+"""One unsealed checkpoint that this member writes in, and who else did, as the journal has it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tierfs.groups import Verdict, Writers
-from tierfs.model import GroupRecord, Name, ObjectId, Op
+from tierfs.groups import Process, State, Verdict, Writers
+from tierfs.model import GroupRecord, Name, ObjectId, Op, WriterRecord
+from tierfs.namespace.grouping.processes import Processes
 
 
 @dataclass(slots=True, eq=False)
@@ -41,3 +42,31 @@ class Group:
     def id(self) -> ObjectId:
         """Its directory id."""
         return self.record.id
+
+
+def records_of(writers: Writers) -> tuple[WriterRecord, ...]:
+    """What the journal has to know of `writers`."""
+    wrote, closed, removed = writers.who_wrote(), writers.who_closed(), writers.who_removed()
+    return tuple(
+        WriterRecord(
+            each.pid, each.start, state.value, each in wrote, each in closed, each in removed,
+            tuple(sorted(writers.older_markers(each))),
+        )
+        for state in State
+        for each in writers.processes(state)
+    )  # fmt: skip
+
+
+def know(writers: Writers, each: WriterRecord, processes: Processes) -> None:
+    """A process that the journal knows of: its number may be another's by now."""
+    process = Process(each.process, each.started)
+    writers.made(process)
+    if each.wrote:
+        writers.wrote(process)
+    if each.closed:
+        writers.closed(process)
+    if each.removed:
+        writers.removed(process)
+    writers.wrote_over(process, older=each.over)
+    if each.process and processes.follow(each.process) != each.started:
+        writers.ended(process, killed=each.state != State.EXITED.value)

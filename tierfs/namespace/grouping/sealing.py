@@ -21,6 +21,7 @@ from tierfs.groups import (
     followed,
     judge,
     number_of,
+    older_markers,
     removal,
 )
 from tierfs.groups import Found as FoundFile
@@ -198,6 +199,7 @@ class Sealing:
             followed=followed(group.writers, [each.writers for each in newer]),
             flush=group.flushing is not None,
             removal=removal(group.writers, group.flushing or ()),
+            older_markers=older_markers(group.writers, group.flushing or ()),
             writers_gone=group.flushing is not None
             and flush_may_seal(group.writers, group.flushing),
             sibling_names=await self.sibling_names(group) if profile == "deepspeed" else None,

@@ -43,10 +43,9 @@ from tierfs.model import (
     OpKind,
     Phase,
     Reopen,
-    WriterRecord,
 )
 from tierfs.namespace.grouping.generation import first_number, how_to_edit
-from tierfs.namespace.grouping.group import Group
+from tierfs.namespace.grouping.group import Group, know, records_of
 from tierfs.namespace.grouping.processes import Processes
 from tierfs.namespace.grouping.unlinkers import Unlinkers
 from tierfs.namespace.overlay.nodes import DirectoryState
@@ -305,16 +304,38 @@ class GroupTable:
             self.reopen(found, Reopen.UNLISTED, self._journal.next_number())
             self._give_up_torn(group)
 
-    def closed(self, directory: ObjectId, process: int) -> None:
-        """`process` closed a file that it wrote in `directory`."""
+    def closed(self, directory: ObjectId, name: Name, process: int, *, over: bool) -> None:
+        """`process` closed the file `name` that it wrote in `directory`; `over` an older one."""
         group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
-        if group is None or (who := self.follow(process)) in group.writers.who_closed():
+        if group is None:
+            return
+        who = self.follow(process)
+        self._given(group, directory, name, over={who} if over else ())
+        if who in group.writers.who_closed():
             return
         group.writers.closed(who)
         self._save(group)
         for each in self._groups.values():
             if each.parent == group.parent:
                 self.changed(each)
+
+    def renamed(self, directory: ObjectId, name: Name, *, over: bool) -> None:
+        """A file in `directory` got that `name`, `over` another; who did it is not known."""
+        group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
+        if group is not None:
+            living = group.writers.processes(State.LIVING) & group.writers.who_wrote()
+            self._given(group, directory, name, over=living if over else ())
+
+    def _given(
+        self, group: Group, directory: ObjectId, name: Name, over: Iterable[Process]
+    ) -> None:
+        """A file in `directory` of `group` is there as `name` now; `over`: who changed one."""
+        before = records_of(group.writers)
+        group.writers.wrote_over(*over)
+        if directory == group.id:
+            group.writers.marked(name)
+        if records_of(group.writers) != before:
+            self._save(group)
 
     def removes(self, group: Group, process: Process) -> None:
         """`process` is about to remove a file of `group`."""
@@ -427,7 +448,7 @@ class GroupTable:
         assert state.parent is not None
         group = Group(record, state.parent, state.name, touched=time.monotonic())
         for each in record.writers:
-            self._know(group, each)
+            know(group.writers, each, self.processes)
         self._groups[record.id] = group
         self._newest[group.parent] = max(self._newest.get(group.parent, 0), record.made)
         self._tree.directories[group.parent].unsealed[group.name] = record.id
@@ -439,41 +460,12 @@ class GroupTable:
                 self.changed(older)
         return group
 
-    def _know(self, group: Group, each: WriterRecord) -> None:
-        """A process that the journal knows of: its number may be another's by now."""
-        process = Process(each.process, each.started)
-        group.writers.made(process)
-        if each.wrote:
-            group.writers.wrote(process)
-        if each.closed:
-            group.writers.closed(process)
-        if each.removed:
-            group.writers.removed(process)
-        if each.process and self.processes.follow(each.process) != each.started:
-            group.writers.ended(process, killed=each.state != State.EXITED.value)
-
     def follow(self, process: int) -> Process:
         """The process `process`, followed from now on."""
         return Process(process, self.processes.follow(process)) if process else UNKNOWN
 
     def _save(self, group: Group) -> None:
-        writers = group.writers
-        wrote, closed, removed = writers.who_wrote(), writers.who_closed(), writers.who_removed()
-        group.record = replace(
-            group.record,
-            writers=tuple(
-                WriterRecord(
-                    each.pid,
-                    each.start,
-                    state.value,
-                    each in wrote,
-                    each in closed,
-                    each in removed,
-                )
-                for state in State
-                for each in writers.processes(state)
-            ),
-        )
+        group.record = replace(group.record, writers=records_of(group.writers))
         self._journal.post(SaveGroup(group.record))
 
     def _ended(self, process: int, started: int, well: bool) -> None:
