@@ -284,6 +284,40 @@ def test_access_control_list(tree: Tree) -> None:
     assert mode(tree / "f") == 0o640
 
 
+def test_setgid_goes_with_an_access_control_list_of_one_who_is_not_in_the_group(
+    tree: Tree,
+) -> None:
+    """As with chmod: who may not give a file setgid does not keep it by the way."""
+    for name in ("outside", "inside", "root", "default"):
+        (tree / name).write_bytes(b"x")
+        (tree / f"{name}-d").mkdir()
+        for path in (tree / name, tree / f"{name}-d"):
+            os.chown(path, ALICE, BOB)
+            path.chmod(0o2755)
+    tree.commit_here()
+    entries = (_USER_OBJ, 7, _UNSET), (_USER, 4, BOB), (_GROUP_OBJ, 5, _UNSET), (_MASK, 7, _UNSET)
+    acl = _acl(*entries, (_OTHER, 5, _UNSET))
+
+    def give(name: str, kind: str = "access") -> None:
+        paths = [tree / f"{name}-d"] if kind == "default" else [tree / name, tree / f"{name}-d"]
+        for path in paths:
+            os.setxattr(path, f"system.posix_acl_{kind}", acl)
+
+    as_user(lambda: give("outside"), ALICE)
+    as_user(lambda: give("inside"), ALICE, groups=[BOB])
+    as_user(lambda: give("default", "default"), ALICE)
+    give("root")
+    as_user(lambda: os.setxattr(tree / "outside", "user.note", b"\0" * 9), ALICE)
+    tree.commit_here()
+    found = {path.name: oct(mode(path)) for path in tree.path.iterdir()}
+    assert found == {
+        "outside": "0o775", "outside-d": "0o775", "inside": "0o2775", "inside-d": "0o2775",
+        "root": "0o2775", "root-d": "0o2775", "default": "0o2755", "default-d": "0o2755",
+    }  # fmt: skip
+    assert os.getxattr(tree / "outside", "system.posix_acl_access") == acl
+    assert os.getxattr(tree / "outside", "user.note") == b"\0" * 9
+
+
 def test_default_access_control_list(tree: Tree) -> None:
     folder = open_to_all(tree)
     os.setxattr(

@@ -61,13 +61,13 @@ SELECTABLE = 1024
 
 ALWAYS = (
     InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2 | InitFlag.HAS_RESEND
-    | InitFlag.DIRECT_IO_ALLOW_MMAP
+    | InitFlag.DIRECT_IO_ALLOW_MMAP | InitFlag.SETXATTR_EXT
 )  # fmt: skip
 STACK_DEPTH = 1
 
 _REMEMBERED = frozenset({Opcode.OPEN, Opcode.CREATE})
 _FORGETS = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET})
-_MAY_KILL = frozenset({Opcode.WRITE, Opcode.SETATTR, Opcode.OPEN})
+_MAY_KILL = frozenset({Opcode.WRITE, Opcode.SETATTR, Opcode.OPEN, Opcode.SETXATTR})
 
 
 class Filter:
@@ -242,6 +242,8 @@ class Filter:
         else:
             if opcode in _REMEMBERED:
                 self._awaited[request.unique] = opcode
+            if opcode == Opcode.SETXATTR:
+                message = wire.short_setxattr(message)
             if kills:
                 nursery.start_soon(self._kill_privileges, request, bytes(message))
             else:
@@ -331,8 +333,11 @@ class Filter:
 
     async def _kill_privileges(self, request: Request, message: bytes) -> None:
         """Setuid, setgid and capabilities go before the request is carried out."""
+        attributes = self._fs.attributes
+        is_acl = request.opcode == Opcode.SETXATTR
+        kill = attributes.kill_setgid if is_acl else attributes.kill_privileges
         try:
-            await self._fs.attributes.kill_privileges(self._fs.tree.node(request.nodeid))
+            await kill(self._fs.tree.node(request.nodeid))
         except OSError as error:
             self._awaited.pop(request.unique, None)
             self._reply(wire.error_reply(request.unique, error.errno or errno.EIO))

@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tierfs.namespace.finding.inheritance import ACCESS
+
 REQUEST_HEADER = struct.Struct("=IIQQIIII")
 """struct fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, lengths of extensions."""
 
@@ -22,6 +24,8 @@ INIT_OUT_BYTES = 64
 _OPEN_IN = struct.Struct("=II")  # flags, open_flags
 _CREATE_IN = struct.Struct("=IIII")  # flags, mode, umask, open_flags
 _SETATTR_IN = struct.Struct("=I")  # valid
+_SETXATTR_IN = struct.Struct("=IIII")  # size, flags, setxattr_flags, padding
+_SHORT_SETXATTR_IN = struct.Struct("=II")
 _WRITE_IN = struct.Struct("=QQII")  # fh, offset, size, write_flags
 _WRITE_DATA_AT = REQUEST_HEADER.size + 40
 _READ_IN = struct.Struct("=QQI")  # fh, offset, size
@@ -92,6 +96,7 @@ class InitFlag(enum.IntFlag):
     DONT_MASK = 1 << 6
     WRITEBACK_CACHE = 1 << 16
     HANDLE_KILLPRIV_V2 = 1 << 28
+    SETXATTR_EXT = 1 << 29
     INIT_EXT = 1 << 30
     DIRECT_IO_ALLOW_MMAP = 1 << 36
     PASSTHROUGH = 1 << 37
@@ -114,6 +119,7 @@ BESIDE_PASSTHROUGH = OpenFlag.DIRECT_IO | OpenFlag.NOFLUSH | OpenFlag.PARALLEL_D
 _OPEN_KILL_SUIDGID = 1 << 0
 _WRITE_KILL_SUIDGID = 1 << 2
 _FATTR_KILL_SUIDGID = 1 << 11
+_SETXATTR_ACL_KILL_SGID = 1 << 0
 
 
 class Request(NamedTuple):
@@ -229,7 +235,10 @@ def set_backing(message: memoryview, opcode: int, backing: int) -> None:
 
 
 def kills_privileges(message: memoryview, opcode: int) -> bool:
-    """Whether the request says that setuid, setgid and capabilities have to go."""
+    """Whether the request says that setuid, setgid and capabilities have to go.
+
+    Of SETXATTR: setgid, as its ACL is set by an owner who is not in the group of the file.
+    """
     body = REQUEST_HEADER.size
     match opcode:
         case Opcode.WRITE:
@@ -238,7 +247,37 @@ def kills_privileges(message: memoryview, opcode: int) -> bool:
             return bool(_SETATTR_IN.unpack_from(message, body)[0] & _FATTR_KILL_SUIDGID)
         case Opcode.OPEN:
             return bool(_OPEN_IN.unpack_from(message, body)[1] & _OPEN_KILL_SUIDGID)
+        case Opcode.SETXATTR if _is_extended(message):
+            is_access = message[body + _SETXATTR_IN.size : _end_of_name(message)] == ACCESS
+            asked = _SETXATTR_IN.unpack_from(message, body)[2] & _SETXATTR_ACL_KILL_SGID
+            return bool(asked and is_access)  # it asks the same with a default ACL
     return False
+
+
+def _end_of_name(message: memoryview) -> int:
+    size = int(_SHORT_SETXATTR_IN.unpack_from(message, REQUEST_HEADER.size)[0])
+    return len(message) - 1 - size
+
+
+def _is_extended(message: memoryview) -> bool:
+    """Whether a SETXATTR request has the long struct fuse_setxattr_in (FUSE_SETXATTR_EXT).
+
+    The message itself tells, whatever an earlier worker has agreed to: a name has no NUL before
+    its end, and what the long one has more of is never without.
+    """
+    body = REQUEST_HEADER.size
+    return 0 in message[body + _SHORT_SETXATTR_IN.size : _end_of_name(message)]
+
+
+def short_setxattr(message: memoryview) -> memoryview:
+    """The SETXATTR request `message` as who does not know FUSE_SETXATTR_EXT expects it."""
+    if not _is_extended(message):
+        return message
+    fields = list(REQUEST_HEADER.unpack_from(message))
+    body = REQUEST_HEADER.size
+    fields[0] -= _SETXATTR_IN.size - _SHORT_SETXATTR_IN.size
+    kept = message[body : body + _SHORT_SETXATTR_IN.size], message[body + _SETXATTR_IN.size :]
+    return memoryview(REQUEST_HEADER.pack(*fields) + b"".join(kept))
 
 
 def read(message: bytes | memoryview) -> Read:

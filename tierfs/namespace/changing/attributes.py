@@ -98,6 +98,16 @@ class AttributeCalls:
         if CAPABILITY in await self.listxattr(node):
             await self.removexattr(node, CAPABILITY)
 
+    async def kill_setgid(self, node: Node) -> None:
+        """Takes setgid off what gets an ACL of an owner who is not in its group.
+
+        The kernel leaves it to us (FUSE_SETXATTR_EXT), as posix_acl_update_mode does it on a
+        local file system.
+        """
+        mode = (await self._lookup.attributes(node)).mode
+        if mode & 0o2000:
+            await self.setattr(node, Changes(mode=mode & ~0o2000), None, NOBODY)
+
     async def setxattr(self, node: Node, name: bytes, value: bytes) -> None:
         """Sets an xattr; those of tierfs itself are refused."""
         refuse_ours(name)
