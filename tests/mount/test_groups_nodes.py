@@ -146,3 +146,26 @@ def test_what_a_lost_node_was_writing_again_is_not_mixed_with_what_another_write
     for root in (there, lost.mount / "run"):
         assert contents(root / "checkpoint-1") == want
         assert sorted(os.listdir(root)) == ["checkpoint-1", "checkpoint-3"]
+
+
+def test_what_a_lost_node_left_is_not_seen_while_it_is_not_known_that_it_is_lost(
+    pair: tuple[Node, Node],
+) -> None:
+    """What another writes again and removes meanwhile are the sealed one's files."""
+    lost, other = pair
+    run, there = other.mount / "run", other.shared / "run"
+    save(lost.mount / "run" / "checkpoint-1", "old")
+    lost.settle()
+    again = [sys.executable, "-c", AGAIN, lost.mount / "run" / "checkpoint-1", FILES[0], "added.pt"]
+    subprocess.run(again, check=True)
+    wait_until(lambda: not lost.status()["pending_ops"], "the next generation to be staged")
+    lost.kill()
+
+    (run / "checkpoint-1" / FILES[2]).write_text("new")
+    want = {name: f"old {name}" for name in FILES} | {FILES[2]: "new"}
+    assert contents(run / "checkpoint-1") == want
+    save(run / "checkpoint-2", "new")
+    shutil.rmtree(run / "checkpoint-1")
+    other.settle()
+    wait_until(lambda: sorted(os.listdir(there)) == ["checkpoint-2"], "the first one to go")
+    assert os.listdir(run) == ["checkpoint-2"]

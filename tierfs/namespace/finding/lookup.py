@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import trio
 
 from tierfs.health import is_failure
-from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
+from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.seen import Seen
 from tierfs.namespace.outage.asking import asker, until_it_waits
@@ -142,12 +142,14 @@ class Lookup:
         """What the shared tier has for `name`, and under which name it has it.
 
         An unsealed checkpoint that was seen here before is meant before a sealed one of its name:
-        that is its earlier generation, or is being removed.
+        that is its earlier generation, or is being removed. While its next generation is still to
+        be made, what is staged is what another node left there.
         """
         core = self._core
         names_there = [name]
         if core.groups.is_group(state, name):
-            names_there.insert(0 if name in state.unsealed else 1, staging_name(name))
+            staged_first = name in state.unsealed and not self._is_to_be_reopened(state, name)
+            names_there.insert(0 if staged_first else 1, staging_name(name))
         for there in names_there:
             found = await core.at(state.id, core.shared.lookup_staged, there, hasty=hasty)
             if found is None:
@@ -156,6 +158,12 @@ class Lookup:
                 return await core.at(state.id, core.shared.lookup_staged, name, hasty=hasty), name
             return found, there
         return None, name
+
+    def _is_to_be_reopened(self, state: DirectoryState, name: Name) -> bool:
+        return any(
+            op.kind is OpKind.REOPEN and op.flags != Reopen.UNLISTED
+            for op in self._core.backlog.ops_of_object(state.unsealed[name])
+        )
 
     async def _finish_seal(self, state: DirectoryState, name: Name, hasty: bool) -> bool:
         """Whether a member died while it published the checkpoint `name`, and it is there now."""
