@@ -227,8 +227,11 @@ def test_two_nodes_save_in_one_outage(
 def sees(node: Node, run: Path) -> bool:
     """Whether the mount shows what the tier has in `run`."""
     here = node.mount / "run"
+    made = ("made", "latest", "same")
     return sorted(os.listdir(here)) == sorted(os.listdir(run)) and all(
-        (here / name).read_bytes() == (run / name).read_bytes() for name in ("made", "latest")
+        (here / name).read_bytes() == (run / name).read_bytes()
+        and (here / name).stat().st_mtime_ns == (run / name).stat().st_mtime_ns
+        for name in made
     )
 
 
