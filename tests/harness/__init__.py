@@ -1,6 +1,6 @@
 """Helpers of the tests that use a real mount: nodes, devices that fail, and what to compare."""
 
-from tests.harness.devices import LoopDevice, frozen, immutable, shut_down, stuttering
+from tests.harness.devices import LoopDevice, frozen, hangs, immutable, shut_down, stuttering
 from tests.harness.errors import fails_with
 from tests.harness.events import Event, Recorder
 from tests.harness.faulty import FaultyTier
@@ -21,6 +21,7 @@ __all__ = [
     "compare",
     "fails_with",
     "frozen",
+    "hangs",
     "immutable",
     "shut_down",
     "snapshot",

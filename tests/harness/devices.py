@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -109,6 +110,15 @@ def frozen(device: LoopDevice) -> Iterator[None]:
         yield
     finally:
         run("fsfreeze", "-u", device.mountpoint)
+
+
+def hangs(pid: int) -> bool:
+    """Whether a thread of `pid` waits in the kernel and cannot be killed."""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if path.read_text().rpartition(")")[2].split()[0] == "D":
+                return True
+    return False
 
 
 def shut_down(device: LoopDevice) -> None:

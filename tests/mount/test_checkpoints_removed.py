@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from tests.harness import LoopDevice, Node, frozen, wait_until
+from tests.harness import LoopDevice, Node, frozen, hangs, wait_until
 from tests.harness.checkpoints import TRAINER
+from tierfs.kernel.answers import TIMEOUT_SECONDS
 
 MIB = 1 << 20
 TIMES = {"group_settle": 1.0, "delete_hold": 3600.0, "full_hold": 1.0}
@@ -211,11 +213,13 @@ def test_removed_while_it_is_written_again(
     """What was staged of its next generation goes too, and the name is free for another."""
     tier = make_device("slow", 512 * MIB)
     node = make_node(shared=tier.mountpoint)
-    node.settings |= TIMES | {"delete_hold": 0.0}
+    node.settings |= TIMES | {"delete_hold": 0.0, "tier_wait": 10.0}
     node.start()
     run = saved(node, 1)
     with frozen(tier):
         (run / "checkpoint-1" / "model.safetensors").write_bytes(b"another")
+        wait_until(lambda: hangs(node.supervisor()["worker_pid"]), "the checkpoint to be unsealed")
+        time.sleep(2 * TIMEOUT_SECONDS)  # the kernel asks for each name anew
         shutil.rmtree(run / "checkpoint-1")
     node.settle()
     assert sorted(tree.name for tree in (node.shared / "run").iterdir()) == []

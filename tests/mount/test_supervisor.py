@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import mmap
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import LoopDevice, Node, compare, frozen, wait_until
+from tests.harness import LoopDevice, Node, compare, frozen, hangs, wait_until
 from tests.harness.node import CHECKOUT
 from tests.harness.swarm import Swarm
 
@@ -349,15 +348,6 @@ def test_a_worker_that_hangs_in_the_kernel_is_waited_for(
     node.settle()
     assert (node.shared / "g").read_bytes() == b"being sent"
     assert (node.shared / "f").read_bytes() == b"afterwards"
-
-
-def hangs(pid: int) -> bool:
-    """Whether a thread of `pid` waits in the kernel and cannot be killed."""
-    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            if path.read_text().rpartition(")")[2].split()[0] == "D":
-                return True
-    return False
 
 
 def test_workers_that_end_at_once_leave_a_clear_state(node: Node) -> None:

@@ -40,6 +40,9 @@ NAME_BYTES = 255
 LINK_SECONDS = 0.2
 """How long stat waits to know whether a link that is being published counts already."""
 
+HANGS_SOON_SECONDS = 2.0
+"""How long a lookup waits for a checkpoint that is published before it asks whether that hangs."""
+
 DIRECTORY_BYTES = 4096
 """st_size of every directory: its own on the two tiers says nothing of what the mount shows."""
 
@@ -95,6 +98,7 @@ class Lookup:
             with watching(state) as changed:
                 try:
                     found, there = await self._asked(state, name, hasty)
+                    again = name in changed or await self._is_rebuilt(state, name)
                 except OSError as error:
                     if not is_failure(error):
                         raise
@@ -104,7 +108,7 @@ class Lookup:
                     if (told := self.instead.node(state, name)) is None:
                         raise
                     return told
-            if name in changed or await self._is_rebuilt(state, name):
+            if again:
                 continue
             if found is None:
                 raise missing(name)
@@ -126,15 +130,20 @@ class Lookup:
     async def _is_rebuilt(self, state: DirectoryState, name: Name) -> bool:
         """Waits while the checkpoint `name` is published or a new generation made; whether it was.
 
-        What then stands under its two names is not yet known to be what it is.
+        What then stands under its two names is not yet known to be what it is. Unanswered when
+        changes do not come back, though what is asked may: it is the directory that it was.
         """
-        group = state.unsealed.get(name)
-        if group is None:
+        core, group = self._core, state.unsealed.get(name)
+        op = None if group is None else core.publishing(group, OpKind.REOPEN, OpKind.SEAL)
+        if op is None:
             return False
-        op = self._core.publishing(group, OpKind.REOPEN, OpKind.SEAL)
-        if op is not None:
-            await self._core.calls.wait(self._core.writeback.decided, op)
-        return op is not None
+        with trio.move_on_after(HANGS_SOON_SECONDS) as wait:
+            await core.calls.wait(core.writeback.decided, op)
+        if wait.cancelled_caught:
+            if core.calls.changes.now and group in self._tree.by_object:
+                raise Unanswered
+            await core.calls.wait(core.writeback.decided, op)
+        return True
 
     async def _on_shared(
         self, state: DirectoryState, name: Name, *, hasty: bool = False
