@@ -90,11 +90,10 @@ class Presence(Records):
 
     def look_again(self) -> bool:
         """Look at all that is being watched; whether somebody turned out to live, or to be gone."""
-        before = {watch: self._how(seen) for watch, seen in self._watched.items()}
+        before = self._all()
         for group, member in before:
             self._stands(group, member)
-        after = {watch: self._how(seen) for watch, seen in self._watched.items()}
-        return before != after
+        return before != self._all()
 
     def forget_others(self, group: ObjectId, record: Record) -> None:
         """The members that were at `record` are gone: whoever comes back has no part in it."""
@@ -148,6 +147,10 @@ class Presence(Records):
         seen.looked = now
         self._watched[group, member] = seen
         return self._how(seen)
+
+    def _all(self) -> dict[_Watch, Others]:
+        # a copy, made in one step: other threads begin to watch, and leave off, meanwhile
+        return {watch: self._how(seen) for watch, seen in list(self._watched.items())}
 
     def _how(self, seen: _Watched) -> Others:
         if seen.looked - seen.since >= self.settings.lease:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,10 @@ from tests.component.shared.support import TOP, Settings, make_tier, names
 from tests.faults import FaultyOS, failing
 from tierfs.osio import OS
 from tierfs.shared import GroupState, Place, SharedTier
+from tierfs.shared.presence import Others
 
 OpenTier = Callable[..., SharedTier]
-OTHER = "b" * 32
+OTHER, THIRD = "b" * 32, "c" * 32
 OF_GROUPS = ("presence.", "reopen.", "linked.", "record.", "manifest.", "seal.", "trash.")
 AT_ONCE = Settings(lease=0.0)
 """Nobody waits for the one who is gone."""
@@ -206,6 +208,28 @@ def test_what_was_not_looked_at_all_the_time_says_nothing(root: Path, open_tier:
         with pytest.raises(BlockingIOError):
             other.reopen_linked(TOP, NAME, GROUP, 7)
         time.sleep(0.3)  # it was away itself, or its tier was
+
+
+def test_others_begin_to_be_watched_while_it_is_looked_at_them(
+    root: Path, open_tier: OpenTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls are made from many threads: this one has another begin within its own step."""
+    tier, other = open_tier(root), open_tier(root, member=OTHER)
+    stage_group(tier, root)
+    begun = other.last_record(GROUP)
+    assert begun is not None
+    other.others(GROUP, begun)
+    joined = open_tier(root, member=THIRD).begin(GROUP, begun)
+    how = other._how
+
+    def meanwhile(seen: Any) -> Others:
+        monkeypatch.undo()
+        other.others(GROUP, joined)
+        return how(seen)
+
+    monkeypatch.setattr(other, "_how", meanwhile)
+    assert other.look_again()
+    assert len(other._watched) == 2
 
 
 def test_a_member_whose_writers_were_killed_leaves_off(root: Path, open_tier: OpenTier) -> None:
