@@ -161,6 +161,11 @@ CUT_OFF = "cut off"
 """In `Op.fields` of UNLINK in a sealed checkpoint: one who unlinked there was killed."""
 
 
+UNLINKED_BY = "unlinked by "
+"""In `Op.fields` of UNLINK in a sealed checkpoint, with id and start time: a process that unlinked
+there and has not ended well, as far as is known."""
+
+
 BLIND = "blind"
 """In `Op.fields` of PUT, SYMLINK, LINK and RENAME: the shared tier could not be asked whether the
 name is taken."""

@@ -56,12 +56,14 @@ class Direct(Calls):
     Attributes:
         system: goes under the rooms; its hook may fail or stall any call.
         counts: lookups by nodeid, as the kernel would count them.
+        caller: who calls.
     """
 
     def __init__(self, root: Path, shared: Path) -> None:
         self.shared = shared
         self.system = FaultyOS()
         self.counts: Counter[int] = Counter()
+        self.caller = CALLER
         self._fds: dict[int, Opened] = {}
         self._next = 3
         self._settings = Settings(
@@ -261,12 +263,12 @@ class Direct(Calls):
             if not flags & os.O_CREAT:
                 raise
             state, name = await self._parent(path)
-            handle = await self.fs.files.create(state, name, mode, CALLER)
+            handle = await self.fs.files.create(state, name, mode, self.caller)
             await self._reply(handle.node)
             return self._descriptor(handle, flags)
         if flags & os.O_CREAT and flags & os.O_EXCL:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        handle = await self.fs.files.open(node, flags & ~os.O_CREAT, CALLER)
+        handle = await self.fs.files.open(node, flags & ~os.O_CREAT, self.caller)
         return self._descriptor(handle, flags)
 
     def _descriptor(self, handle: Handle, flags: int) -> int:
@@ -307,7 +309,8 @@ class Direct(Calls):
 
     def ftruncate(self, fd: int, size: int) -> None:
         opened = self._fds[fd]
-        self.run(self.fs.attributes.setattr, opened.node, Changes(size=size), opened.handle, CALLER)
+        changes = Changes(size=size)
+        self.run(self.fs.attributes.setattr, opened.node, changes, opened.handle, self.caller)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -324,7 +327,7 @@ class Direct(Calls):
         async def call() -> None:
             state, name = await self._parent(path)
             await self._refuse_existing(state, name)
-            await self._reply(await self.fs.names.mkdir(state, name, mode, CALLER))
+            await self._reply(await self.fs.names.mkdir(state, name, mode, self.caller))
 
         self._again(call)
 
@@ -332,7 +335,7 @@ class Direct(Calls):
         async def call() -> None:
             state, name = await self._parent(path)
             await self._refuse_existing(state, name)
-            made = await self.fs.names.symlink(state, name, os.fsencode(target), CALLER)
+            made = await self.fs.names.symlink(state, name, os.fsencode(target), self.caller)
             await self._reply(made)
 
         self._again(call)
@@ -419,7 +422,7 @@ class Direct(Calls):
     def _change(self, path: str, changes: Changes, *, follow: bool = False) -> None:
         async def call() -> None:
             node, _ = await self._walk(path, follow=follow)
-            await self.fs.attributes.setattr(node, changes, None, CALLER)
+            await self.fs.attributes.setattr(node, changes, None, self.caller)
 
         self._again(call)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import subprocess
 from collections.abc import Callable
@@ -10,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour.calls import Calls, OsCalls
-from tests.behaviour.direct import Direct
+from tests.behaviour.direct import CALLER, Direct
 from tests.harness import wait_until
-from tierfs.model import CUT_OFF, ROOT
+from tierfs.groups import State
+from tierfs.model import CUT_OFF, ROOT, UNLINKED_BY
 
 Step = Callable[[Direct], object]
 NAMES = ("model.safetensors", "trainer_state.json")
@@ -168,6 +171,66 @@ def test_an_unlinker_that_was_killed_is_known_after_a_restart(direct: Direct) ->
     assert left == {direct.shared / f".staging_{AT}" / NAMES[1]}
 
 
+def left_alone(direct: Direct) -> set[Path]:
+    """Which files of a checkpoint are on the shared tier, when all that can go has gone."""
+    direct.settle()
+    return {path for path in direct.shared.rglob("*") if path.name in NAMES}
+
+
+def test_a_removal_that_was_cut_off_is_not_listed_from_then_on(direct: Direct) -> None:
+    """Not only when the unlinks are made: who comes next would take the rest for a whole one."""
+    made(AT)(direct)
+    sent(direct)
+    with subprocess.Popen(["sleep", "60"]) as unlinker:
+        direct.unlink(MODEL, unlinker.pid)
+        assert direct.listdir() == [AT]
+        unlinker.kill()
+    wait_until(lambda: direct.listdir() == [], "it to be unlisted", timeout=5)
+    assert direct.listdir(AT) == [NAMES[1]]
+    assert left_alone(direct) == {direct.shared / f".staging_{AT}" / NAMES[1]}
+
+
+@pytest.mark.parametrize("dies", ["while it lives", "before it", "before it, and again"])
+def test_an_unlinker_that_lived_at_a_restart_and_was_killed(direct: Direct, dies: str) -> None:
+    """It is judged as any that was killed, though it made no call that the next daemon knows."""
+    made(AT)(direct)
+    sent(direct)
+    with subprocess.Popen(["sleep", "60"]) as unlinker:
+        direct.unlink(MODEL, unlinker.pid)
+        if dies == "while it lives":
+            direct.restart(held=True)
+            assert direct.listdir() == [AT]
+            unlinker.kill()
+        else:
+            direct.stop()
+            unlinker.kill()
+            unlinker.wait()
+            direct.start(held=True)
+            assert direct.listdir() == []
+    if dies == "before it, and again":
+        direct.restart(held=True)
+    wait_until(lambda: direct.listdir() == [], "it to be unlisted", timeout=5)
+    assert left_alone(direct) == {direct.shared / f".staging_{AT}" / NAMES[1]}
+
+
+def test_an_unlinker_that_lived_at_a_restart_and_ends_well_has_edited_it(direct: Direct) -> None:
+    made(AT)(direct)
+    sent(direct)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as unlinker:
+        direct.unlink(MODEL, unlinker.pid)
+        direct.restart(held=True)
+    assert unlinker.returncode == 0
+
+    def forgotten() -> bool:
+        ops = direct.rooms.backlog.under(ROOT)
+        return not any(field.startswith(UNLINKED_BY) for op in ops for field in op.fields)
+
+    wait_until(lambda: direct.run_sync(forgotten), "its end to be known")
+    direct.restart(held=True)
+    assert direct.listdir() == [AT]
+    assert left_alone(direct) == {direct.shared / AT / NAMES[1]}
+
+
 def test_what_was_written_before_its_directory_went_into_a_checkpoint_survives_a_restart(
     make_direct: Callable[..., Direct],
 ) -> None:
@@ -185,3 +248,55 @@ def test_what_was_written_before_its_directory_went_into_a_checkpoint_survives_a
     direct.settle()
     flush(direct)
     assert contents(direct) == contents(OsCalls(direct.shared)) == before
+
+
+STEP, TRACKER = "iter_0000003", "latest_checkpointed_iteration.txt"
+PARTS = ("mp_rank_00", "mp_rank_01")
+
+
+def save_step(direct: Direct, text: bytes, *, parts: int = len(PARTS), die: bool = False) -> None:
+    """A process of its own that saves, and names what it has saved if that is all of it."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        direct.caller = dataclasses.replace(CALLER, process=process.pid)
+        for folder in (STEP, *(f"{STEP}/{part}" for part in PARTS)):
+            with contextlib.suppress(FileExistsError):
+                direct.mkdir(folder)
+        for part in PARTS[:parts]:
+            direct.write_file(f"{STEP}/{part}/model.pt", text)
+        if parts == len(PARTS):
+            direct.write_file(TRACKER, b"3")
+        if die:
+            process.kill()
+    wait_until(lambda: direct.run_sync(lambda: nobody_lives(direct)), "its end to be known")
+
+
+def nobody_lives(direct: Direct) -> bool:
+    return not any(group.writers.processes(State.LIVING) for group in direct.fs.core.groups)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_pointer_does_not_call_whole_what_is_written_over_afterwards(
+    make_direct: Callable[..., Direct], restarts: bool
+) -> None:
+    """It was whole and not yet published when the next save of it began, and that was killed."""
+    direct = make_direct(held=True)
+    save_step(direct, b"first")
+    save_step(direct, b"second", parts=1, die=True)
+    if restarts:
+        direct.restart(held=True)
+    direct.go()
+
+    def verdict() -> str:
+        (group,) = direct.fs.core.groups
+        return group.verdict.reason if group.verdict is not None else ""
+
+    over = "files of it were written over after the pointer that names it"
+    wait_until(lambda: over in direct.run_sync(verdict), "it to be looked at", timeout=10)
+    assert not (direct.shared / TRACKER).exists()
+    save_step(direct, b"third")
+    if restarts:
+        direct.restart()
+    direct.settle()
+    there = {path: item.content for path, item in OsCalls(direct.shared).tree().items()}
+    want = {f"{STEP}/{part}/model.pt": b"third" for part in PARTS} | {TRACKER: b"3"}
+    assert {path: content for path, content in there.items() if path in want} == want

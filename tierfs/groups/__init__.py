@@ -10,7 +10,9 @@ from tierfs.groups.judge import judge
 from tierfs.groups.patterns import Patterns, number_of
 from tierfs.groups.profiles import END_MARKERS, PROFILES, Profile, in_force
 from tierfs.groups.writers import (
+    POINTER,
     UNKNOWN,
+    WORDS,
     Process,
     Removal,
     State,
@@ -24,8 +26,10 @@ from tierfs.groups.writers import (
 
 __all__ = [
     "END_MARKERS",
+    "POINTER",
     "PROFILES",
     "UNKNOWN",
+    "WORDS",
     "Decision",
     "Expect",
     "Facts",

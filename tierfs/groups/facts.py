@@ -62,7 +62,8 @@ class Facts:
         flush: ``tierfs flush --wait`` wants it sealed, on every node active in it.
         removal: whether those who removed files of it, and wrote none since, may be removing all.
         older_markers: the end markers that were closed before files of it were written over, by one
-            who lives or was killed: they do not say that it is whole.
+            who lives or was killed: they do not say that it is whole. So it is of the pointers, for
+            which `writers.POINTER` stands.
         writers_gone: for that flush, nobody is left to write here (`writers.flush_may_seal`).
         sibling_names: the paths of the files in the newest sealed sibling; None: there is none.
     """

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 from tierfs.groups.facts import Decision, Facts, Verdict
 from tierfs.groups.profiles import Profile, in_force
-from tierfs.groups.writers import Removal
+from tierfs.groups.writers import POINTER, Removal
 
 _SHOWN = 3
 
@@ -121,14 +121,19 @@ def _said_whole(facts: Facts, profile: Profile) -> str:
             return f"{profile.end_marker} is there, and flush"
         if settled:
             return f"{profile.end_marker} is there, and nothing changed since"
-    if facts.pointer and (settled or not _may_be_early(facts, profile)):
+    if _pointed(facts) and (settled or not _may_be_early(facts, profile)):
         return "a pointer names it"
     return ""
 
 
 def _will_be(facts: Facts, profile: Profile) -> bool:
     """Whether being quiet for the time of settling is all that is wanting."""
-    return facts.quiet_seconds < facts.settle and (facts.pointer or _marked(facts, profile))
+    return facts.quiet_seconds < facts.settle and (_pointed(facts) or _marked(facts, profile))
+
+
+def _pointed(facts: Facts) -> bool:
+    """Whether a pointer names it, after what was written over in it."""
+    return facts.pointer and POINTER not in facts.older_markers
 
 
 def _marked(facts: Facts, profile: Profile) -> bool:
@@ -157,7 +162,10 @@ def _silence(facts: Facts, profile: Profile) -> str:
     if _has_marker(facts, profile):
         wanting = [f"files of it were written over after {profile.end_marker}"]
     pointer = f"no pointer ({profile.pointer})" if profile.pointer else "no pointer"
-    wanting.append(f"{pointer} names it")
+    if facts.pointer:
+        wanting.append("files of it were written over after the pointer that names it")
+    else:
+        wanting.append(f"{pointer} names it")
     wanting.append("those who wrote it have not gone on to a newer one")
     return "nothing says that it is whole: " + ", ".join(wanting)
 

@@ -12,6 +12,12 @@ from dataclasses import dataclass
 
 from tierfs.groups.profiles import END_MARKERS
 
+POINTER = b"/pointer"
+"""Stands for the pointers to a checkpoint among the names of end markers: it is none of a file."""
+
+WORDS = END_MARKERS | {POINTER}
+"""What may call a checkpoint whole, and says nothing of what is written over after it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -75,13 +81,16 @@ class Writers:
         record = self._record(process)
         record.wrote = record.closed = True
 
-    def wrote_over(self, *processes: Process, older: Iterable[bytes] = END_MARKERS) -> None:
-        """`processes` changed a file that was there: the end markers `older` say nothing of it."""
+    def wrote_over(self, *processes: Process, older: Iterable[bytes] = WORDS) -> None:
+        """`processes` changed a file that was there: the WORDS `older` say nothing of it."""
         for process in processes:
             self._record(process).over |= frozenset(older)
 
     def marked(self, name: bytes) -> None:
-        """The file `name` was closed, or got that name: if it is an end marker, it says so now."""
+        """The file `name` was closed, or got that name: if it is an end marker, it says so now.
+
+        POINTER: a pointer that names the checkpoint was.
+        """
         for record in self._records.values():
             record.over -= {name}
 
@@ -120,7 +129,7 @@ class Writers:
         return frozenset(p for p, record in self._records.items() if record.removed)
 
     def older_markers(self, process: Process) -> frozenset[bytes]:
-        """The end markers that were not closed since `process` changed a file that was there."""
+        """Which of WORDS were not said since `process` changed a file that was there."""
         return self._records[process].over
 
     def _record(self, process: Process) -> _Record:
@@ -168,7 +177,7 @@ def removal(writers: Writers, caller_and_ancestors: Collection[int] = ()) -> Rem
 
 
 def older_markers(writers: Writers, caller_and_ancestors: Collection[int] = ()) -> frozenset[bytes]:
-    """The end markers that are older than what was written over, for a flush of that caller.
+    """Which of WORDS are older than what was written over, for a flush of that caller.
 
     Who has ended well has left it as it was meant, and so has who asks for the flush.
     """

@@ -109,7 +109,8 @@ CREATE TABLE IF NOT EXISTS checkpoint (
     expect  INTEGER,             -- files that `tierfs commit` asked for; -1: any; NULL: not asked
     older   INTEGER,             -- inode of the sealed generation under its name; NULL: none
     writers TEXT NOT NULL        -- JSON: [[process, start time, state, wrote, closed, removed,
-                                 -- [end markers closed before it wrote over files], ...]
+                                 -- [end markers closed before it wrote over files; "/pointer": a
+                                 -- pointer named it before that]], ...]
 );
 
 -- Shared files and directories that are pinned: the local copies of the files, and of what is

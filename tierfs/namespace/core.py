@@ -211,6 +211,7 @@ class Core(Objects):
         if op.state is OpState.PENDING:
             op.first = op.number
         self.groups.note(op)
+        self.groups.pointed(targets)
         for end in (op.scope, op.scope2):
             self.groups.disturbed(end, removal=kind in REMOVALS)
         obj.pending += 1

@@ -146,6 +146,7 @@ class FileSystem:
         for op in ops:
             if op.kind is OpKind.PUT and not op.is_open:
                 self.core.expected.note(op.path, op.size)
+        self.core.groups.take_up_removals()
         self.retention.resume()
 
     async def run(self) -> None:

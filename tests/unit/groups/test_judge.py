@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from tierfs.groups import END_MARKERS, Decision, Expect, Facts, Found, Removal, Verdict, judge
+from tierfs.groups import (
+    END_MARKERS,
+    POINTER,
+    Decision,
+    Expect,
+    Facts,
+    Found,
+    Removal,
+    Verdict,
+    judge,
+)
 
 SETTLE = 30.0
 HF = "config.json model.safetensors optimizer.pt rng_state_0.pth rng_state_1.pth"
@@ -95,6 +105,15 @@ def test_a_marker_is_no_word_for_what_was_written_over_after_it(profile: str, sa
     verdict = judge(facts(profile, WHOLE[profile], **known))
     assert verdict.decision is Decision.UNSETTLED
     assert "files of it were written over after" in verdict.reason
+    assert decided(profile, WHOLE[profile], followed=True, **known) is Decision.SEAL
+
+
+@every_profile
+def test_a_pointer_is_no_word_for_what_was_written_over_after_it(profile: str) -> None:
+    known = {"pointer": True, "quiet_seconds": 1e6, "older_markers": {POINTER, *END_MARKERS}}
+    verdict = judge(facts(profile, WHOLE[profile], **known))
+    assert verdict.decision is Decision.UNSETTLED
+    assert "files of it were written over after the pointer" in verdict.reason
     assert decided(profile, WHOLE[profile], followed=True, **known) is Decision.SEAL
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tierfs.groups import (
-    END_MARKERS,
+    POINTER,
     UNKNOWN,
+    WORDS,
     Process,
     Removal,
     State,
@@ -148,11 +149,12 @@ def test_a_removal_whose_process_was_killed_is_cut_off_until_it_is_written_again
 def test_a_marker_is_older_than_what_one_who_did_not_end_well_wrote_over() -> None:
     writers = closed_by(RANK0, RANK1)
     writers.wrote_over(RANK0)
-    assert older_markers(writers) == END_MARKERS
+    assert older_markers(writers) == WORDS
     assert older_markers(writers, {RANK0.pid}) == frozenset(), "who asks for a flush meant it so"
     writers.ended(RANK0, killed=True)
     writers.marked(b"model.safetensors")
     writers.marked(b".metadata")
-    assert older_markers(writers) == END_MARKERS - {b".metadata"}
+    writers.marked(POINTER)
+    assert older_markers(writers) == WORDS - {b".metadata", POINTER}
     writers.ended(RANK0, killed=False)
     assert older_markers(writers) == frozenset()

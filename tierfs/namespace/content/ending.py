@@ -121,6 +121,7 @@ class Ending:
             return
         if op.state is OpState.CLOSED:
             op.state = OpState.PENDING
+            core.groups.pointed(op.targets)
             core.backlog.update(op)
             core.journal.post(SaveOp(op), later=True)
             core.writeback.submit(op)

@@ -109,6 +109,7 @@ class Snapshots:
                 obj.dirty = obj.version != version
                 self._number(op, attributes, 0)
             op.targets = targets
+            core.groups.pointed(targets)
             self._rebind(op, obj, clone)
             self._opening.issue_put(node, obj)
             obj.supersedes = op

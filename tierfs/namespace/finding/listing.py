@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tierfs.health import is_failure
-from tierfs.model import Attributes, Kind, Name, ObjectId
+from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup, watching
 from tierfs.namespace.overlay.nodes import DirectoryState, Node
@@ -144,8 +144,10 @@ class Listings:
     async def _merged(self, state: DirectoryState) -> dict[Name, Found | None]:
         """All names of a directory; None with those that the overlay answers for."""
         overlay = {name: entry.object is not None for name, entry in state.entries.items()}
+        no_more = self._whole_no_more(state)
         with watching(state) as changed:
             shared = await self._shared_names(state)
+        no_more |= self._whole_no_more(state)
         names: dict[Name, Found | None] = dict(shared)
         for name, there in {**overlay, **changed}.items():
             if there:
@@ -155,9 +157,19 @@ class Listings:
         for name, group in state.unsealed.items():
             if self._core.groups.listed(group):
                 names[name] = None
-            elif name not in shared or name in {**overlay, **changed}:
+            elif name not in shared or name in no_more or name in {**overlay, **changed}:
                 names.pop(name, None)
         return names
+
+    def _whole_no_more(self, state: DirectoryState) -> set[Name]:
+        """The sealed checkpoints in a directory that are to be renamed back: what they have left
+        is whole no more, while the shared tier still has it under their names.
+        """
+        return {
+            name for name, group in state.unsealed.items()
+            if any(op.kind is OpKind.REOPEN and op.flags == Reopen.WHOLE
+                   for op in self._core.backlog.ops_of_object(group))
+        }  # fmt: skip
 
     async def _shared_names(self, state: DirectoryState) -> Mapping[Name, Found]:
         core = self._core

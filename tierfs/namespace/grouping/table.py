@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from tierfs.groups import (
+    POINTER,
     UNKNOWN,
     Decision,
     Patterns,
@@ -155,6 +156,7 @@ class GroupTable:
             op.group = None
         if op.kind in REMOVALS and (leaving := self.leaving(op.scope)) is not None:
             op.unsealed, op.group = False, leaving.id
+        self.unlinkers.sign(op)
 
     def _became_one_after(self, sealed: ObjectId, number: int) -> bool:
         """Whether a directory is renamed into place as a checkpoint by an op after `number`."""
@@ -258,8 +260,14 @@ class GroupTable:
         killed = self.unlinkers.killed(sealed)
         how = how_to_edit(self._backlog, sealed, removed, killed=killed)
         if how is not None:
-            self._begin_next(sealed, how, removed)
+            with self._journal.together():
+                self._begin_next(sealed, how, removed)
         return how is not None
+
+    def take_up_removals(self) -> None:
+        """To be called when the backlog is restored: a removal may have been cut off."""
+        for sealed in self.unlinkers.restore(self.processes.follow):
+            self.edit(sealed)
 
     def _begin_next(self, sealed: ObjectId, how: Reopen, removed: list[Op]) -> Group:
         record = self._places.record(sealed)
@@ -295,10 +303,7 @@ class GroupTable:
         who = self.follow(process)
         known = group.writers.who_wrote() if wrote else group.writers.processes()
         if who not in known:
-            if wrote:
-                group.writers.wrote(who)
-            else:
-                group.writers.made(who)
+            (group.writers.wrote if wrote else group.writers.made)(who)
             self._save(group)
         if again:
             self.reopen(found, Reopen.UNLISTED, self._journal.next_number())
@@ -336,6 +341,11 @@ class GroupTable:
             group.writers.marked(name)
         if records_of(group.writers) != before:
             self._save(group)
+
+    def pointed(self, targets: Iterable[ObjectId]) -> None:
+        """A pointer, or a symbolic link, leads to `targets` from now on."""
+        for group in filter(None, map(self._groups.get, targets)):
+            self._given(group, group.id, POINTER, over=())
 
     def removes(self, group: Group, process: Process) -> None:
         """`process` is about to remove a file of `group`."""
@@ -470,7 +480,8 @@ class GroupTable:
 
     def _ended(self, process: int, started: int, well: bool) -> None:
         who = Process(process, started)
-        self.unlinkers.ended(who, killed=not well)
+        for sealed in self.unlinkers.ended(who, killed=not well):
+            self.edit(sealed)
         for group in self:
             if who in group.writers.processes():
                 group.writers.ended(who, killed=not well)

@@ -66,6 +66,7 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     if known is not None:
         known.place()
     bases = {record.id: record.base_inode for record in snapshot.objects}
+    closed = [op for op in snapshot.ops if op.state is OpState.CLOSED]
     for op in sorted(snapshot.ops, key=lambda op: op.number):
         obj = core.tree.objects.get(op.object) or _missing_object(core, op)
         if known is None and op.state is OpState.CLOSED:
@@ -80,6 +81,8 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     core.groups.restore(snapshot.groups)
     _restore_groups(core)
     find_targets(core)
+    for op in closed:
+        core.groups.pointed(op.targets)  # nobody could say it any more
     _drop_unneeded(core)
 
 
