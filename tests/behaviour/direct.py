@@ -31,6 +31,7 @@ from tierfs.model import ROOT, Attributes, Kind, OpState
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.changing.attributes import Changes
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.finding.listing import DOTS
 from tierfs.namespace.overlay.nodes import DirectoryState, Handle, Node
 from tierfs.namespace.overlay.tree import ROOT_INO
 
@@ -409,7 +410,7 @@ class Direct(Calls):
             while batch := await self.fs.listings.batch(listing, position):
                 for position, name in batch:
                     found = listing.ahead.pop(position, None)
-                    if found is not None:
+                    if found is not None and name not in DOTS:
                         self.counts[found.ino] += 1
                         names.append(os.fsdecode(name))
                 position += 1

@@ -7,7 +7,9 @@ import os
 import pytest
 
 from tests.behaviour.calls import Calls, error_of
+from tests.behaviour.direct import Direct
 from tierfs.model import Kind
+from tierfs.namespace.content.descriptors import Descriptors
 
 
 def test_create_write_read(fs: Calls) -> None:
@@ -184,3 +186,21 @@ def test_written_through_two_descriptors(fs: Calls) -> None:
     fs.pwrite(other, b"bb", 2)
     fs.close(other)
     assert fs.read_file("f") == b"aabb"
+
+
+def test_open_files_are_limited_by_the_descriptors_they_take(direct: Direct) -> None:
+    """All that have one file open share its own (LTP fcntl12 opens one until there are no more)."""
+    direct.run_sync(lambda: setattr(direct.fs.files, "_descriptors", Descriptors(6)))
+    direct.write_file("shared", b"shared")
+    direct.settle()
+    fds = [direct.open("one", os.O_RDWR | os.O_CREAT)]
+    fds += [direct.open("one", os.O_RDWR) for _ in range(50)]
+    fds += [direct.open(f"f{number}", os.O_RDWR | os.O_CREAT) for number in range(4)]
+    fds.append(direct.open("shared"))
+    for path in ("more", "shared", "one"):
+        assert error_of(direct.open, path, os.O_RDWR | os.O_CREAT) == "EMFILE"
+    direct.close(fds.pop(-2))
+    fds.append(direct.open("more", os.O_RDWR | os.O_CREAT))
+    for number, fd in enumerate(fds):
+        assert direct.pread(fd, 10, 0) == (b"shared" if number == len(fds) - 2 else b"")
+        direct.close(fd)

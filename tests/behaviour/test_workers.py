@@ -200,3 +200,26 @@ def test_a_file_made_a_moment_before_is_found_by_what_is_asked_again(
     }
     for calls_ in (workers, OsCalls(workers.shared)):
         assert {path: item.content for path, item in calls_.tree().items()} == want[change]
+
+
+@pytest.mark.parametrize("dots", [True, False])
+def test_an_open_listing_goes_on_at_its_position(workers: Workers, dots: bool) -> None:
+    """Also one of an earlier version of the program, which told no `.` and `..`."""
+    for number in range(5):
+        workers.write_file(f"f{number}", b"")
+    listings = workers.fs.listings
+    listing = workers.run_sync(lambda: listings.open(workers.fs.tree.directory(ROOT_INO)))
+    told = [name for _, name in workers.run(listings.batch, listing, 0)]
+    assert told[:2] == [b".", b".."]
+    assert sorted(told[2:]) == [b"f%d" % number for number in range(5)]
+    if not dots:
+        told = listing.names = told[2:]
+        workers.run_sync(lambda: workers.fs.core.memory.listing(listing))
+        workers.run_sync(workers.fs.core.memory.flush)
+    workers.kill()
+    listings = workers.fs.listings
+    again = workers.run_sync(lambda: listings.get(listing.number))
+    assert [name for _, name in workers.run(listings.batch, again, 3)] == told[3:]
+    anew = workers.run(listings.batch, again, 0)
+    assert {again.ahead[at].ino for at, _ in anew[:2]} == {ROOT_INO}
+    workers.run_sync(lambda: listings.release(again.number))

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import threading
 from pathlib import Path
 
@@ -93,10 +94,7 @@ def test_deep_directories(tree: Tree) -> None:
 
 
 class _Stream:
-    """A directory stream with telldir and seekdir, which the standard library does not have.
-
-    `.` and `..` are left out: POSIX lets a file system do so.
-    """
+    """A directory stream with telldir and seekdir, which the standard library does not have."""
 
     class _Dirent(ctypes.Structure):
         _fields_ = (
@@ -120,6 +118,13 @@ class _Stream:
                 found.append(entry.contents.name)
         return found
 
+    def told(self) -> dict[bytes, tuple[int, int]]:
+        """d_ino and d_type of all that is left, `.` and `..` included."""
+        found = {}
+        while entry := _libc.readdir(self._stream):
+            found[entry.contents.name] = entry.contents.ino, entry.contents.type
+        return found
+
     def tell(self) -> int:
         return int(_libc.telldir(self._stream))
 
@@ -128,6 +133,24 @@ class _Stream:
 
     def close(self) -> None:
         _libc.closedir(self._stream)
+
+
+def test_a_listing_begins_with_the_dots(tree: Tree) -> None:
+    """As readdir(3) tells them: what ls -a shows, and what a program may rely on (xfstests 401)."""
+    (tree / "d" / "e").mkdir(parents=True)
+    (tree / "d" / "f").touch()
+    tree.commit_here()
+    for directory in (tree.path, tree / "d", tree / "d" / "e"):
+        stream = _Stream(directory)
+        start = stream.tell()
+        told = stream.told()
+        assert list(told)[:2] == [b".", b".."] or tree.side == "plain"
+        for name, (ino, kind) in told.items():
+            st = os.lstat(os.fsencode(directory) + b"/" + name)
+            assert (ino, kind << 12) == (st.st_ino, stat.S_IFMT(st.st_mode)), name
+        stream.seek(start)
+        assert stream.told() == told
+        stream.close()
 
 
 def test_large_directory_with_seeks(tree: Tree) -> None:

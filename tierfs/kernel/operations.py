@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
@@ -15,6 +16,7 @@ from tierfs.kernel.wire import Opcode
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.changing.attributes import Changes
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.finding.listing import DOTS
 from tierfs.namespace.overlay.nodes import Handle
 from tierfs.namespace.requests import Request, carrying_out
 from tierfs.osio.processes import process_of
@@ -214,9 +216,12 @@ class Operations(pyfuse3.Operations):
         while batch := await self._fs.listings.batch(listing, position):
             for position, name in batch:
                 told = listing.ahead.pop(position, None)
-                if told is None or told.node is None or told.attributes is None:
+                if told is not None and name in DOTS:
+                    reply = dot_attributes(told.ino)
+                elif told is None or told.node is None or told.attributes is None:
                     continue  # gone since the listing was made
-                reply = entry_attributes(Entry.of(told.node, told.attributes))
+                else:
+                    reply = entry_attributes(Entry.of(told.node, told.attributes))
                 if not pyfuse3.readdir_reply(token, name, reply, position + 1):
                     listing.ahead[position] = told
                     return
@@ -263,6 +268,13 @@ def entry_attributes(found: Entry) -> pyfuse3.EntryAttributes:
     entry.st_atime_ns = attributes.atime_ns
     entry.st_mtime_ns = attributes.mtime_ns
     entry.st_ctime_ns = attributes.ctime_ns
+    return entry
+
+
+def dot_attributes(ino: int) -> pyfuse3.EntryAttributes:
+    """What a listing says of `.` and `..`; the kernel takes no more of them."""
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino, entry.st_mode = ino, stat.S_IFDIR
     return entry
 
 

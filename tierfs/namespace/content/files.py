@@ -26,8 +26,9 @@ from tierfs.model import (
 )
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.content.data import Data
+from tierfs.namespace.content.descriptors import Descriptors
 from tierfs.namespace.content.ending import Ending
-from tierfs.namespace.content.opening import Opening, check_descriptors, written
+from tierfs.namespace.content.opening import Opening, written
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.finding.lookup import Lookup
@@ -41,7 +42,7 @@ from tierfs.namespace.overlay.nodes import (
 )
 from tierfs.namespace.requests import current
 from tierfs.namespace.room.drive import Drive
-from tierfs.osio.processes import was_killed
+from tierfs.osio.processes import most_open_files, was_killed
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
@@ -67,6 +68,7 @@ class Files:
         self._inheritance = inheritance
         self._numbers = itertools.count(1)
         self.handles: dict[int, Handle] = {}
+        self._descriptors = Descriptors(most_open_files())
         self.commit: Callable[[Handle], Awaitable[None]]
         self._answers: dict[int, Handle] = {}
 
@@ -99,7 +101,7 @@ class Files:
         if node.kind is Kind.DIRECTORY:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not internal:
-            check_descriptors(len(self.handles))
+            self._descriptors.check(self.handles.values())
         writable = bool(flags & (WRITE_FLAGS | os.O_TRUNC))
         if writable:
             await self.ending.let_settle(node)
@@ -155,7 +157,7 @@ class Files:
         core = self._core
         core.check_new_name(state, name)
         if not internal:
-            check_descriptors(len(self.handles))
+            self._descriptors.check(self.handles.values())
         birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
         obj = core.add_object(Kind.FILE, Content.DATA)
         core.lay(obj, state, name)

@@ -26,7 +26,6 @@ from tierfs.namespace.direct import Refusal
 from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.overlay.nodes import UNKNOWN_INODE, Content, Entry, Handle, LocalObject, Node
 from tierfs.namespace.room.spilling import Spilling
-from tierfs.osio.processes import most_open_files
 from tierfs.policies import PolicyKind
 
 
@@ -316,12 +315,6 @@ class Opening:
                 obj.id, lambda: self._core.store.set_attributes(obj.id, size=size)
             )
         self._data.touched(obj)
-
-
-def check_descriptors(handles: int) -> None:
-    """OSError(EMFILE): one more than `handles` open files, and none could be sent any more."""
-    if handles >= most_open_files():
-        raise OSError(errno.EMFILE, "the daemon has too many open files")
 
 
 def written(core: Core, obj: LocalObject) -> Written:

@@ -19,6 +19,7 @@ from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup, watching
 from tierfs.namespace.overlay.nodes import DirectoryState, Node
+from tierfs.namespace.overlay.tree import ROOT_INO
 from tierfs.namespace.restart.remembered import KnownListing
 from tierfs.shared import Entry as SharedEntry
 
@@ -27,6 +28,9 @@ BATCH = 128
 
 AHEAD_SECONDS = 0.25
 """How long what was asked for ahead may be told, as the attributes of a directory."""
+
+DOTS = (b".", b"..")
+"""What each listing begins with, as on a local file system."""
 
 Found = tuple[Kind, int]
 """What the shared tier's own listing says of a name: what it is, and its inode."""
@@ -46,7 +50,8 @@ class Listing:
     """An open directory.
 
     Attributes:
-        names: its snapshot, None before the first read.
+        names: its snapshot with the dots, None before the first read. One of a worker that did not
+            tell them has none, and its positions stay what they are.
         found: what the shared tier's listing said of those that it has; an earlier worker's is
             not known.
         ahead: by position, what is ready to be told; each holds a lookup of its node.
@@ -208,13 +213,16 @@ class Listings:
         """
         if listing.names is None or start == 0:
             listing.found = await self._merged(listing.state)
-            listing.names = list(listing.found)
+            listing.names = [*DOTS, *listing.found]
             self._core.memory.listing(listing)
             self._let_go(listing)
         elif time.monotonic() > listing.ahead_until:
             self._let_go(listing)
         part = list(enumerate(listing.names[start : start + BATCH], start))
-        wanted = [(i, name) for i, name in part if i not in listing.ahead]
+        wanted = [
+            (i, name) for i, name in part
+            if i not in listing.ahead and not self._tell_dot(listing, i, name)
+        ]  # fmt: skip
         if not with_attributes:
             wanted = [each for each in wanted if not self._tell_name(listing, *each)]
         if wanted:
@@ -222,6 +230,16 @@ class Listings:
                 listing.ahead_until = time.monotonic() + AHEAD_SECONDS
             await self._fetch(listing, wanted)
         return part
+
+    def _tell_dot(self, listing: Listing, position: int, name: Name) -> bool:
+        """Whether an entry is the directory itself or the one that it is in."""
+        if name not in DOTS:
+            return False
+        state, tree = listing.state, self._core.tree
+        above = state.id if name == b"." or state.parent is None else state.parent
+        node = tree.by_object.get(above)
+        listing.ahead[position] = Told(Kind.DIRECTORY, ROOT_INO if node is None else node.ino)
+        return True
 
     def _tell_name(self, listing: Listing, position: int, name: Name) -> bool:
         """Whether nothing has to be asked about an entry of which the name is enough."""
