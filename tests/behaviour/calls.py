@@ -82,6 +82,10 @@ class Calls(abc.ABC):
     @abc.abstractmethod
     def link(self, old: str, new: str) -> None: ...
     @abc.abstractmethod
+    def link_open(self, fd: int, path: str) -> None:
+        """Gives an open file a name: linkat(2) of /proc/self/fd/FD."""
+
+    @abc.abstractmethod
     def chmod(self, path: str, mode: int) -> None: ...
     @abc.abstractmethod
     def chown(self, path: str, uid: int, gid: int) -> None: ...
@@ -241,6 +245,9 @@ class OsCalls(Calls):
     def link(self, old: str, new: str) -> None:
         os.link(self._path(old), self._path(new))
 
+    def link_open(self, fd: int, path: str) -> None:
+        link_open(fd, self._path(path))
+
     def chmod(self, path: str, mode: int) -> None:
         os.chmod(self._path(path), mode)
 
@@ -274,6 +281,11 @@ class OsCalls(Calls):
     def drop_caches(self) -> None:
         """Of the whole machine: harmless, the next look costs a little more."""
         Path("/proc/sys/vm/drop_caches").write_text("2")
+
+
+def link_open(fd: int, path: str | Path) -> None:
+    """Gives an open file a name; os.link follows /proc/self/fd only with a directory given."""
+    os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
 
 
 def beside(call: Callable[..., T], *arguments: Any) -> Future[T]:

@@ -258,6 +258,11 @@ class Direct(Calls):
         return self._again(self._open, path, flags, mode)
 
     async def _open(self, path: str, flags: int, mode: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            directory, _ = await self._walk(path, follow=True)
+            handle = await self.fs.files.create_nameless(self._state(directory), mode, CALLER)
+            await self._reply(handle.node)
+            return self._descriptor(handle, flags)
         try:
             node, _ = await self._walk(path, follow=True)
         except FileNotFoundError:
@@ -357,6 +362,15 @@ class Direct(Calls):
             await self._refuse_existing(state, name)
             await self.fs.names.link(node, state, name)
             await self._reply(node)
+
+        self._again(call)
+
+    def link_open(self, fd: int, path: str) -> None:
+        async def call() -> None:
+            state, name = await self._parent(path)
+            await self._refuse_existing(state, name)
+            await self.fs.names.link(self._fds[fd].node, state, name)
+            await self._reply(self._fds[fd].node)
 
         self._again(call)
 

@@ -204,3 +204,72 @@ def test_open_files_are_limited_by_the_descriptors_they_take(direct: Direct) -> 
     for number, fd in enumerate(fds):
         assert direct.pread(fd, 10, 0) == (b"shared" if number == len(fds) - 2 else b"")
         direct.close(fd)
+
+
+def nameless(fs: Calls, content: bytes) -> int:
+    """A file of O_TMPFILE in the directory of the case."""
+    fd = fs.open("", os.O_TMPFILE | os.O_RDWR)
+    fs.write(fd, content)
+    return fd
+
+
+def test_a_file_without_a_name_is_gone_with_its_last_descriptor(fs: Calls) -> None:
+    fd = nameless(fs, b"content")
+    fs.pause()
+    fs.fsync(fd)
+    at = fs.fstat(fd)
+    assert (at.kind, at.size, at.mode, at.nlink) == (Kind.FILE, 7, 0o644, 0)
+    assert fs.listdir() == []
+    assert fs.pread(fd, 100, 0) == b"content"
+    fs.close(fd)
+    assert fs.listdir() == []
+
+
+def test_a_file_without_a_name_gets_its_first(fs: Calls) -> None:
+    """What publishes a file in one step: it is there whole or not at all."""
+    fs.mkdir("d")
+    fs.write_file("taken", b"other")
+    fs.pause()
+    fd = nameless(fs, b"content")
+    for path in ("taken", "d"):
+        assert error_of(fs.link_open, fd, path) == "EEXIST"
+    fs.link_open(fd, "d/named")
+    assert (fs.stat("d/named").nlink, fs.fstat(fd).nlink) == (1, 1)
+    assert fs.read_file("d/named") == b"content"
+    fs.pwrite(fd, b"C", 0)
+    fs.close(fd)
+    fs.pause()
+    assert fs.read_file("d/named") == b"Content"
+    fs.link("d/named", "second")
+    assert fs.stat("second").nlink == 2
+    assert fs.listdir("d") == ["named"]
+
+
+def test_a_name_is_given_when_the_file_is_open_for_reading_alone(fs: Calls) -> None:
+    fd = nameless(fs, b"content")
+    if isinstance(fs, Direct):
+        fs.link_open(fd, "a")
+    else:
+        reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+        fs.close(fd)
+        fd = reader
+        fs.link_open(fd, "a")
+    fs.close(fd)
+    fs.settle()
+    assert fs.read_file("a") == b"content"
+
+
+def test_a_named_file_is_renamed_and_removed_as_any(fs: Calls) -> None:
+    """While it is still open."""
+    for name in ("a", "b", "c"):
+        fd = nameless(fs, name.encode())
+        fs.link_open(fd, name)
+        if name == "a":
+            fs.rename("a", "moved")
+        elif name == "b":
+            fs.unlink("b")
+            assert fs.fstat(fd).nlink == 0
+        fs.close(fd)
+        fs.pause()
+    assert sorted(fs.listdir()) == ["c", "moved"]
+    assert fs.read_file("moved") == b"a"

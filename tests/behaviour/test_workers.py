@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 
 from tests.behaviour.calls import OsCalls, beside, error_of
+from tests.behaviour.direct import Direct
 from tests.behaviour.workers import Workers
 from tests.faults import Stall
 from tests.harness import wait_until
@@ -223,3 +224,64 @@ def test_an_open_listing_goes_on_at_its_position(workers: Workers, dots: bool) -
     anew = workers.run(listings.batch, again, 0)
     assert {again.ahead[at].ino for at, _ in anew[:2]} == {ROOT_INO}
     workers.run_sync(lambda: listings.release(again.number))
+
+
+def nameless(workers: Workers, content: bytes) -> int:
+    fd = workers.open("", os.O_TMPFILE | os.O_RDWR)
+    workers.pwrite(fd, content, 0)
+    return fd
+
+
+def objects(workers: Workers) -> int:
+    """Files of the local tier."""
+    return workers.run_sync(lambda: len(list(workers.fs.core.store.ids())))
+
+
+def test_a_file_without_a_name_goes_on_in_the_next_worker(workers: Workers) -> None:
+    fd, other = nameless(workers, b"one"), nameless(workers, b"other")
+    workers.kill()
+    assert (workers.fstat(fd).nlink, workers.listdir()) == (0, [])
+    workers.pwrite(fd, b" two", 3)
+    workers.link_open(fd, "a")
+    workers.kill()
+    assert workers.pread(other, 10, 0) == b"other"
+    workers.close(other)
+    workers.close(fd)
+    workers.settle()
+    assert workers.read_file("a") == (workers.shared / "a").read_bytes() == b"one two"
+    assert workers.listdir() == ["a"]
+    workers.drop_caches()
+    wait_until(lambda: objects(workers) <= 1, "nothing to be left of the other")
+
+
+def test_a_first_name_is_given_when_it_is_asked_for_again(workers: Workers) -> None:
+    """The worker dies with it; what is remembered speaks of the name, the journal not."""
+    fd = nameless(workers, b"content")
+    workers.die_at_row()
+    with pytest.raises(JournalError):
+        workers.link_open(fd, "a")
+    workers.succeed(held=True)
+    node = workers.run_sync(lambda: workers.fs.tree.nodes[workers._fds[fd].node.ino])
+    root = workers.run_sync(lambda: workers.fs.tree.directory(ROOT_INO))
+    workers.run(workers.fs.names.link, node, root, b"a")
+    assert workers.read_file("a") == b"content"
+    assert workers.fstat(fd).nlink == 1
+    workers.close(fd)
+    workers.settle()
+    assert (workers.shared / "a").read_bytes() == b"content"
+
+
+def test_what_was_linked_is_whole_without_a_next_worker(make_direct: Callable[..., Direct]) -> None:
+    """The daemon is killed with its mount while both are open: the link says that it is whole."""
+    direct = make_direct()
+    for name in ("linked", "never"):
+        fd = direct.open("", os.O_TMPFILE | os.O_RDWR)
+        direct.pwrite(fd, b"content", 0)
+        if name == "linked":
+            direct.link_open(fd, name)
+    direct.restart()
+    assert direct.listdir() == ["linked"]
+    direct.settle()
+    assert (direct.shared / "linked").read_bytes() == b"content"
+    store = direct.fs.core.store
+    wait_until(lambda: direct.run_sync(lambda: len(list(store.ids()))) == 1, "the other to go")

@@ -60,6 +60,19 @@ def test_a_file_larger_than_the_whole_local_tier(small: Node) -> None:
     wait_until(lambda: not staged_files(small), "what was staged to go")
 
 
+def test_a_file_without_a_name_that_outgrows_the_local_tier(small: Node) -> None:
+    """O_TMPFILE: it gets its name where it lies."""
+    fd = os.open(small.mount, os.O_TMPFILE | os.O_RDWR)
+    for index in range(160):
+        os.pwrite(fd, block(index), index * MIB)
+    os.link(f"/proc/self/fd/{fd}", small.mount / "large", src_dir_fd=fd)
+    os.close(fd)
+    small.settle()
+    with (small.shared / "large").open("rb") as file:
+        assert all(file.read(MIB) == block(index) for index in range(160))
+    compare(small.mount, small.shared)
+
+
 def staged_files(node: Node) -> list[Path]:
     return [path for path in staged(node) if path.is_file()]
 

@@ -114,6 +114,17 @@ class Answers:
         # nobody can have mapped it yet: open(2) is mostly followed by fstat(2)
         return handle, Entry(handle.node, found, NEWBORN_SECONDS)
 
+    async def create_nameless(
+        self, unique: int, parent: int, mode: int, who: Caller
+    ) -> tuple[Handle, Entry]:
+        """TMPFILE, as the kernel's request `unique`; the node comes with a lookup more."""
+        files = self._fs.files
+        if (handle := files.answer(unique)) is not None:
+            return handle, await self.entry(handle.node)
+        handle = await files.create_nameless(self._fs.tree.directory(parent), mode & 0o7777, who)
+        assert handle.born is not None
+        return handle, Entry(handle.node, handle.born, NEWBORN_SECONDS)
+
     async def open(self, ino: int, flags: int, who: Caller) -> Handle:
         """OPEN."""
         return await self._fs.files.open(self._fs.tree.node(ino), flags, who)

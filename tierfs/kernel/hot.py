@@ -40,7 +40,7 @@ class Hot:
         {
             Opcode.LOOKUP, Opcode.GETATTR, Opcode.GETXATTR, Opcode.CREATE, Opcode.OPEN,
             Opcode.FLUSH, Opcode.RELEASE, Opcode.OPENDIR, Opcode.READDIRPLUS, Opcode.RELEASEDIR,
-            Opcode.UNLINK, Opcode.RMDIR,
+            Opcode.UNLINK, Opcode.RMDIR, Opcode.TMPFILE,
         }
     )  # fmt: skip
 
@@ -116,6 +116,8 @@ class Hot:
                 return await self._getxattr(request, message)
             case Opcode.CREATE:
                 return await self._create(request, message, naming)
+            case Opcode.TMPFILE:
+                return await self._create_nameless(request, message)
             case Opcode.OPEN:
                 flags = bodies.open_flags(message)
                 handle = await answers.open(request.nodeid, flags, opener(request, 0))
@@ -148,8 +150,20 @@ class Hot:
         handle, entry = await self._answers.create(
             naming, request.nodeid, asked.name, asked.mode, opener(request, asked.umask)
         )
+        return self._created(request, handle, entry, asked.flags)
+
+    async def _create_nameless(self, request: Request, message: bytes) -> bytes:
+        """pyfuse3 has no handler for O_TMPFILE. A file that an earlier worker made is given again;
+        one that it did not write down nobody has."""
+        asked = bodies.create(message)
+        handle, entry = await self._answers.create_nameless(
+            request.unique & ~RESENT, request.nodeid, asked.mode, opener(request, asked.umask)
+        )
+        return self._created(request, handle, entry, asked.flags)
+
+    def _created(self, request: Request, handle: Handle, entry: Entry, flags: int) -> bytes:
         self._fs.core.memory.opened(handle, request.unique & ~RESENT)
-        return bodies.reply(request.unique, _entry(entry), self._opened(handle, asked.flags))
+        return bodies.reply(request.unique, _entry(entry), self._opened(handle, flags))
 
     def _opened(self, handle: Handle, flags: int) -> bytes:
         # What can only be written cannot be mapped: there the page cache is one copy more. The

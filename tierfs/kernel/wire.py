@@ -80,6 +80,7 @@ class Opcode(enum.IntEnum):
     RENAME2 = 45
     LSEEK = 46
     COPY_FILE_RANGE = 47
+    TMPFILE = 51
 
 
 _OPERATIONS = {int(opcode): opcode.name.lower() for opcode in Opcode}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 
 import trio
 
-from tierfs.model import SPECIAL, STAGED, Kind, Name, ObjectId, Op, OpKind
+from tierfs.journal import SaveOp
+from tierfs.model import SPECIAL, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.content.files import Files
@@ -17,6 +19,8 @@ from tierfs.namespace.finding.lookup import Lookup, missing
 from tierfs.namespace.finding.pointers import cover_of_link
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Entry, LocalObject, Node
 from tierfs.shared import staging_name
+
+log = logging.getLogger(__name__)
 
 
 class Making:
@@ -122,11 +126,11 @@ class Making:
         return op
 
     async def link(self, node: Node, state: DirectoryState, name: Name) -> None:
-        """Gives a file one more name."""
-        source = node.a_name()
+        """Gives a file one more name, or its first one."""
         self._core.check_new_name(state, name)
-        if source is None:
-            raise missing(name)
+        if node.a_name() is None or is_half_named(node, state, name):
+            await self._give_first_name(node, state, name)
+            return
         await self._core.made(node)
         node.last = await self._lookup.attributes(node)
         if await self._lookup.find(state, name) is not None:
@@ -155,3 +159,85 @@ class Making:
         core.writeback.submit(op)
         if node.stays:
             core.changed_here(state)
+
+    async def _give_first_name(self, node: Node, state: DirectoryState, name: Name) -> None:
+        """Names a file that was made without (O_TMPFILE): it counts as closed, as it is now.
+
+        The kernel asks for no other one that has no name.
+        """
+        core, obj, ending = self._core, node.object, self._files.ending
+        if obj is None or not (is_nameless(node) or node.names):
+            raise missing(name)
+        async with node.lock:
+            before = await self._lookup.find(state, name)
+            if before not in (None, node):
+                raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+            await self._relabel(obj, state, name)
+            version, attributes = -1, None
+            while attributes is None or obj.version != version:
+                version, attributes = obj.version, await self._files.look(obj)
+            if state.removed or not (is_nameless(node) or before is node):
+                raise missing(name)
+            opener = next((each.opener for each in node.handles if each.writable), 0)
+            with core.step():
+                if before is None:
+                    self._name_first(node, obj, state, name, opener)
+                if obj.put is not None:
+                    obj.put.fields = tuple(dict.fromkeys((*obj.put.fields, "mode")))
+                    obj.dirty = False
+                    ending.number(obj.put, attributes, opener)
+                    core.groups.closed(state.id, name, opener, over=False)
+                    core.journal.post(SaveOp(obj.put))
+            node.lookups += 1
+            await core.journal.written()
+            obj.made = None
+            if obj.put is not None:
+                core.writeback.submit(obj.put)
+            if not obj.writers and not obj.settling:
+                await ending.written(node, obj)
+        if obj.scratch:
+            core.changed_here(state)
+
+    async def _relabel(self, obj: LocalObject, state: DirectoryState, name: Name) -> None:
+        """Notes the new name at the object, also where the name waits behind what is being sent:
+        salvage has nothing but labels.
+
+        The rename has happened: it does not fail because that cannot be noted.
+        """
+        core = self._core
+        with core.holding(obj):
+            try:
+                await core.making(obj.id, core.store.relabel, obj.id, state.id, name)
+            except OSError as error:
+                log.info("%s: a salvage would not know its new name: %s", os.fsdecode(name), error)
+
+    def _name_first(
+        self, node: Node, obj: LocalObject, state: DirectoryState, name: Name, opener: int
+    ) -> None:
+        core, entry = self._core, state.entries.get(name)
+        shared_inode = entry.shared_inode if entry is not None else None
+        core.groups.enter(state.id, opener)
+        op = core.begin_file(obj, state, name, shared_inode)
+        state.put(name, Entry(obj, op, shared_inode))
+        node.names.add((state.id, name))
+        node.unlinked = False
+        node.linked_ns = file_time_ns()
+        obj.changed()
+
+
+def is_half_named(node: Node, state: DirectoryState, name: Name) -> bool:
+    """Whether an earlier worker gave `node` that name, the first, and died before its row.
+
+    The name was remembered; the kernel asks again.
+    """
+    put = node.object.put if node.object is not None else None
+    open_ = put is not None and put.state is OpState.OPEN
+    return open_ and node.names == {(state.id, name)} and node.shared is None
+
+
+def is_nameless(node: Node) -> bool:
+    """Whether `node` is content that nothing is pending of and that has no name."""
+    obj = node.object
+    if obj is None or obj.content is not Content.DATA or obj.clean or obj.pending:
+        return False
+    return node.unlinked and node.shared is None

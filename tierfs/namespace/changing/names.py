@@ -6,7 +6,6 @@ How they are made is in `making`.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 
 from tierfs.model import Kind, Name, Op, OpKind, OpState, Phase
@@ -22,8 +21,6 @@ from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.grouping.leaving import forget_unsendable, give_up, is_being_made, leave
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Entry, LocalObject, Node
 from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
-
-log = logging.getLogger(__name__)
 
 FOLDED = (OpKind.PUT, OpKind.SYMLINK, OpKind.MKNOD)
 """Ops that make a name out of local content: renaming it before it is sent renames the op."""
@@ -213,19 +210,6 @@ class Names(Making):
         if not op.is_open and op.state is not OpState.CLOSED:
             self._core.writeback.submit(op)
         await self._settle(target)
-
-    async def _relabel(self, obj: LocalObject, state: DirectoryState, name: Name) -> None:
-        """Notes the new name at the object, also where the name waits behind what is being sent:
-        salvage has nothing but labels.
-
-        The rename has happened: it does not fail because that cannot be noted.
-        """
-        core = self._core
-        with core.holding(obj):
-            try:
-                await core.making(obj.id, core.store.relabel, obj.id, state.id, name)
-            except OSError as error:
-                log.info("%s: a salvage would not know its new name: %s", os.fsdecode(name), error)
 
     async def _target(
         self, state: DirectoryState, name: Name

@@ -59,6 +59,13 @@ class PolicedFiles(Files):
             self._core.changed_here(state)
         return handle
 
+    async def create_nameless(
+        self, state: DirectoryState, mode: int, caller: Caller, *, internal: bool = False
+    ) -> Handle:
+        """See `Files.create_nameless`."""
+        refuse_at(self._core, state, b"")
+        return await super().create_nameless(state, mode, caller, internal=internal)
+
     async def flush(self, handle: Handle) -> None:
         """See `Files.flush`."""
         await super().flush(handle)
@@ -98,8 +105,8 @@ class PolicedNames(Names):
         """See `Names.link`."""
         refuse_at(self._core, state, name)
         refuse_change(self._core, node)
-        self.scratch.check_end(node, state, name)
         if (source := node.a_name()) is not None:
+            self.scratch.check_end(node, state, name)
             old = self._core.tree.directories[source[0]]
             await check_projects(self._core, old, source[1], state)
         await super().link(node, state, name)

@@ -6,6 +6,7 @@ the last writer lets it go (`pending`), see `ending` and docs/CONCURRENCY.md.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import itertools
 import os
@@ -172,6 +173,33 @@ class Files:
         state.put(name, Entry(obj, op, shared_inode))
         node = core.tree.node_of_object(obj)
         node.names.add((state.id, name))
+        return await self._born(node, obj, born, caller, internal=internal)
+
+    async def create_nameless(
+        self, state: DirectoryState, mode: int, caller: Caller, *, internal: bool = False
+    ) -> Handle:
+        """O_TMPFILE: makes a file in `state` without a name, and opens it for writing.
+
+        Nothing of it is journaled or sent before `Names.link` gives it one. The node comes with
+        one lookup more: the kernel's.
+        """
+        core = self._core
+        core.check_new_name(state, b"")
+        if not internal:
+            self._descriptors.check(self.handles.values())
+        birth = await self._inheritance.of(state, Kind.FILE, mode, caller)
+        obj = core.add_object(Kind.FILE, Content.DATA)
+        born = await core.make(obj.id, self._make, obj, birth, ObjectId(0), b"")
+        obj.xattrs = birth.xattr_names
+        node = core.tree.node_of_object(obj)
+        node.unlinked = True
+        born = dataclasses.replace(born, nlink=0)
+        return await self._born(node, obj, born, caller, internal=internal)
+
+    async def _born(
+        self, node: Node, obj: LocalObject, born: Attributes, caller: Caller, *, internal: bool
+    ) -> Handle:
+        """The open file of who made it."""
         node.lookups += 1
         handle = Handle(next(self._numbers), node, True, obj, opener=caller.process, born=born)
         obj.users = obj.writers = 1
@@ -250,8 +278,7 @@ class Files:
         killed = opener > 0 and was_killed(opener)
         if obj.put is not None:
             self._drive.check(obj)
-        attributes = await self._data.look(obj)
-        self._data.judge(obj, attributes)
+        attributes = await self.look(obj)
         if (path := self._core.tree.path_of(handle.node)) is not None:
             self._core.expected.note(path, attributes.size)
         op = obj.put
@@ -271,6 +298,12 @@ class Files:
             await self._core.journal.post(SaveOp(op)).written()
             obj.made = None
             self._core.writeback.submit(op)
+
+    async def look(self, obj: LocalObject) -> Attributes:
+        """What `obj` is now; then it is known, too, whether the kernel wrote to it by itself."""
+        attributes = await self._data.look(obj)
+        self._data.judge(obj, attributes)
+        return attributes
 
     def leave(self, number: int) -> None:
         """The RELEASE of open file `number` has come: what is opened from now on is later."""
