@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from tests.behaviour.calls import Calls, OsCalls, error_of
+from tests.behaviour.calls import Calls, OsCalls, beside, error_of
 from tests.behaviour.direct import Direct
+from tests.faults import Stall
+from tests.harness import wait_until
 
 
 def test_chmod_and_chown_of_a_file(fs: Calls) -> None:
@@ -157,3 +159,39 @@ def test_attributes_set_twice_on_a_file_of_which_more_names_were_found_meanwhile
     assert {direct.stat(name).mode for name in ("d/a", *names)} == {0o600}
     (direct.shared / "d" / "a").unlink()
     assert error_of(direct.stat, "d/a") == "ENOENT", "what another node removes is gone"
+
+
+def test_a_time_given_to_the_root_while_something_is_pending_in_it(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """What is committed after it, and was asked for before, does not change it."""
+    direct = make_direct(held=True)
+    direct.write_file("f", b"content")
+    direct.mkdir("d")
+    direct.utime("", 1_000_000_001, 1_000_000_002)
+    assert direct.stat("").mtime_ns == 1_000_000_002
+    direct.settle()
+    assert direct.stat("").mtime_ns == 1_000_000_002
+    wait_until(
+        lambda: direct.shared.stat().st_mtime_ns == 1_000_000_002, "the shared root to have it"
+    )
+    direct.write_file("g", b"later")
+    direct.settle()
+    assert direct.stat("").mtime_ns > 1_000_000_002
+    assert direct.shared.stat().st_mtime_ns > 1_000_000_002
+
+
+def test_the_last_commit_ends_while_the_root_gets_a_time(
+    make_direct: Callable[..., Direct],
+) -> None:
+    direct = make_direct(held=True)
+    direct.write_file("f", b"content")
+    given = Stall("setattr.close")
+    direct.system.hook = given
+    utime = beside(direct.utime, "", 1_000_000_001, 1_000_000_002)
+    assert given.reached.wait(10)
+    direct.settle()
+    given.release()
+    utime.result(10)
+    direct.system.hook = None
+    assert direct.stat("").mtime_ns == direct.shared.stat().st_mtime_ns == 1_000_000_002

@@ -104,6 +104,10 @@ class Actions:
         for due in self._times.due_in(reversed(scope)):
             self._late_send.send_nowait(due)
 
+    def asked(self, directory: ObjectId, when_ns: int, mtime_ns: int) -> None:
+        """`directory` was given a time, and no op says so."""
+        self._times.asked_of(directory, when_ns, mtime_ns)
+
     async def run(self) -> None:
         """Put the times right that :meth:`left` left over, until cancelled."""
         async for due in self._late:

@@ -154,6 +154,13 @@ class WriteBack:
         """
         self._actions.changed(scope, changed_ns)
 
+    def asked(self, directory: ObjectId, when_ns: int, mtime_ns: int) -> None:
+        """An application gave `directory` that mtime at `when_ns`, past the ops.
+
+        It gets it again when what is pending in it is committed.
+        """
+        self._actions.asked(directory, when_ns, mtime_ns)
+
     def hurry(self) -> None:
         """The shared tier answers again: what failed there is tried again at once."""
         self._retries.hurry()

@@ -114,8 +114,14 @@ class DirectoryTimes:
 
     def asked(self, op: Op, when_ns: int, mtime_ns: int) -> None:
         """`op` gave a directory an mtime that an application asked for at `when_ns`."""
-        if op.object in self._touched or not self._backlog.nothing_but(op, op.object):
-            self._touched.setdefault(op.object, _Touched()).asked = (when_ns, mtime_ns)
+        self.asked_of(op.object, when_ns, mtime_ns, op)
+
+    def asked_of(
+        self, directory: ObjectId, when_ns: int, mtime_ns: int, op: Op | None = None
+    ) -> None:
+        """`directory` was given an mtime for which an application asked at `when_ns`."""
+        if directory in self._touched or not self._backlog.nothing_but(op, directory):
+            self._touched.setdefault(directory, _Touched()).asked = (when_ns, mtime_ns)
 
     def left(self, op: Op) -> None:
         """`op` is over and changed nothing on the shared tier; in the mount it did."""
