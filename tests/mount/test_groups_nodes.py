@@ -169,3 +169,100 @@ def test_what_a_lost_node_left_is_not_seen_while_it_is_not_known_that_it_is_lost
     other.settle()
     wait_until(lambda: sorted(os.listdir(there)) == ["checkpoint-2"], "the first one to go")
     assert os.listdir(run) == ["checkpoint-2"]
+
+
+def test_two_nodes_that_save_one_checkpoint_at_the_same_time(pair: tuple[Node, Node]) -> None:
+    """What the first has sent when the second begins is a part of it."""
+    one, other = pair
+    folder = one.mount / "run" / "checkpoint-1"
+    folder.mkdir(parents=True)
+    (folder / FILES[0]).write_text("one")
+    staged = one.shared / "run" / ".staging_checkpoint-1"
+    wait_until((staged / FILES[0]).exists, "the first file to be sent")
+    (other.mount / "run" / "checkpoint-1" / FILES[1]).write_text("other")
+    wait_until((staged / FILES[1]).exists, "the second file to be sent")
+    (seen,) = other.cli("checkpoints", other.mount, "--json").json["in_flight"]
+    assert set(seen["members"]) == {node.status()["member"] for node in pair}
+    (folder / FILES[2]).write_text("one")
+    one.settle()
+    assert contents(one.shared / "run" / "checkpoint-1") == dict(
+        zip(FILES, ("one", "other", "one"), strict=True)
+    )
+    assert not (one.shared / ".tierfs" / "quarantine").exists()
+
+
+def test_none_is_published_while_another_node_has_not_sent_all(pair: tuple[Node, Node]) -> None:
+    """Its marker is written, and the node of that has nothing more to send."""
+    one, other = pair
+    folder, there = one.mount / "run" / "checkpoint-1", one.shared / "run" / "checkpoint-1"
+    folder.mkdir(parents=True)
+    (folder / FILES[0]).write_text("one")
+    with (other.mount / "run" / "checkpoint-1" / FILES[1]).open("w") as file:
+        file.write("ot")
+        file.flush()
+        wait_until(lambda: len(members(one)) == 2, "the other one to be known")
+        (folder / FILES[2]).write_text("one")
+        flushed = one.cli("flush", "--wait", "--timeout", "5", one.mount)
+        assert flushed.code == 2, flushed.out
+        assert not there.exists()
+        (shown,) = one.cli("checkpoints", one.mount, "--json").json["in_flight"]
+        assert "another node still writes it" in shown["reason"]
+        file.write("her")
+    for node in pair:
+        node.settle()
+    assert contents(there) == dict(zip(FILES, ("one", "other", "one"), strict=True))
+
+
+def members(node: Node) -> list[str]:
+    """Who takes part in the only checkpoint that is in flight."""
+    (seen,) = node.cli("checkpoints", node.mount, "--json").json["in_flight"]
+    return seen["members"]
+
+
+def test_none_is_published_that_a_lost_node_had_not_sent_all_of(pair: tuple[Node, Node]) -> None:
+    one, other = pair
+    folder, there = one.mount / "run" / "checkpoint-1", one.shared / "run" / "checkpoint-1"
+    folder.mkdir(parents=True)
+    (folder / FILES[0]).write_text("one")
+    torn = (other.mount / "run" / "checkpoint-1" / FILES[1]).open("w")
+    wait_until(lambda: len(members(one)) == 2, "the other one to be known")
+    other.kill()
+    with pytest.raises(OSError, match="not connected"):
+        torn.close()
+    (folder / FILES[2]).write_text("one")
+    flushed = one.flush(timeout=30)
+    assert flushed.code == 6, flushed.out
+    assert "is gone and had not sent all" in flushed.out
+    assert not there.exists()
+    # all of it is written again by who lives, and somebody says so
+    (folder / FILES[1]).write_text("one")
+    assert one.cli("commit", folder, "--expect", "3").code == 0
+    one.settle()
+    assert contents(there) == dict.fromkeys(FILES, "one")
+
+
+def test_two_nodes_that_make_one_checkpoint_at_the_same_time(pair: tuple[Node, Node]) -> None:
+    """Ranks that all make the directory, and wait for nobody."""
+    ranks = []
+    for number in range(3):
+        for rank, node in enumerate(pair):
+            folder = node.mount / "run" / f"step_{number}"
+            words = [sys.executable, "-c", RANK, str(folder), str(rank)]
+            ranks.append(subprocess.Popen(words))
+        assert [each.wait(60) for each in ranks] == [0] * len(ranks)
+        (pair[0].mount / "run" / f"step_{number}" / ".metadata").write_text("all")
+    for node in pair:
+        node.settle()
+    for number in range(3):
+        there = pair[0].shared / "run" / f"step_{number}"
+        want = {f"__{rank}_{part}.distcp": f"{rank} {part}" for rank in (0, 1) for part in range(5)}
+        assert contents(there) == want | {".metadata": "all"}
+
+
+RANK = """
+import os, sys
+folder, rank = sys.argv[1:]
+os.makedirs(folder, exist_ok=True)
+for part in range(5):
+    open(f"{folder}/__{rank}_{part}.distcp", "w").write(f"{rank} {part}")
+"""

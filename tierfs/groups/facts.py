@@ -52,6 +52,9 @@ class Facts:
             or removal is not.
         negative: the name that says that it is not whole, such as ``step_5-unfinished``.
         stuck: files that cannot be committed: stuck, suspect or torn.
+        doubtful: it has files of members of which it is not known whether they live.
+        busy: another member that may live has not sent all that it has for it; "" if none has.
+        lost: so has one that is gone, and will not.
         broken: another member said that files cannot be committed, and why; "" if none did.
         broken_files: which, as that member said.
         pointer: a pointer names it (also one that a later version has replaced since).
@@ -76,6 +79,9 @@ class Facts:
     pending: Collection[bytes] = ()
     negative: bytes | None = None
     stuck: Collection[bytes] = ()
+    doubtful: bool = False
+    busy: str = ""
+    lost: str = ""
     broken: str = ""
     broken_files: Collection[bytes] = ()
     pointer: bool = False

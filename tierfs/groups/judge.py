@@ -13,6 +13,9 @@ from tierfs.groups.facts import Decision, Facts, Verdict
 from tierfs.groups.profiles import Profile, in_force
 from tierfs.groups.writers import POINTER, Removal
 
+LOOK_AGAIN = 1.0
+"""Seconds after which it is looked again at what other nodes do."""
+
 _SHOWN = 3
 
 
@@ -30,11 +33,17 @@ def judge(facts: Facts) -> Verdict:
     if facts.pending:
         reason = f"not yet committed: {_listed(facts.pending)}"
         return _verdict(Decision.WAIT, profile, reason, missing)
+    if facts.doubtful:
+        reason = "it is not known yet whether another node that wrote in it lives"
+        return _verdict(Decision.WAIT, profile, reason, until_seconds=LOOK_AGAIN, will_seal=True)
     if facts.broken and facts.commit is None:
         return _verdict(
             Decision.BROKEN, profile, facts.broken, missing,
             files=tuple(sorted(map(_text, facts.broken_files))), until_seconds=facts.settle,
         )  # fmt: skip
+    if facts.busy and facts.commit is None:
+        reason = f"another node still writes it, or has not sent all: member {facts.busy}"
+        return _verdict(Decision.WAIT, profile, reason, until_seconds=LOOK_AGAIN, will_seal=True)
     if obstacle := _obstacle(facts, missing):
         return _not_yet(facts, profile, obstacle, missing)
     if said := _said_whole(facts, profile):
@@ -92,6 +101,8 @@ def _obstacle(facts: Facts, missing: tuple[str, ...]) -> str:
     if facts.commit is not None:
         there, expected = len(_counted(facts)), facts.commit.count
         return "" if expected in (None, there) else f"{expected} files expected, {there} are there"
+    if facts.lost:
+        return f"a node that wrote it is gone and had not sent all: member {facts.lost}"
     if facts.removal is Removal.CUT_OFF:
         return "who removed files of it was killed: it may have been about to remove all of it"
     return f"missing: {', '.join(missing)}" if missing else ""

@@ -44,6 +44,16 @@ class Replaced:
     first: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """`files` were there when another member began to write, and whether `members` live was not
+    known then: if one of them does they count, else they were left behind.
+    """
+
+    members: frozenset[str]
+    files: frozenset[Incarnation]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One state record.
@@ -52,6 +62,7 @@ class Record:
         inode: of the directory of this generation.
         path: the final name, from the root of the tier, when the record was made.
         stale: files of an earlier generation that dead writers left in it.
+        doubtful: of OPEN and BROKEN: what may have to count as stale.
         replaces: of SEALING.
         members: of OPEN and BROKEN: the members that take part in this generation.
         why, files: of BROKEN: for people, and the paths in it of what cannot be committed.
@@ -63,6 +74,7 @@ class Record:
     path: bytes
     generation: int = 1
     stale: frozenset[Incarnation] = frozenset()
+    doubtful: tuple[Left, ...] = ()
     replaces: Replaced | None = None
     members: frozenset[str] = frozenset()
     why: str = ""
@@ -269,6 +281,11 @@ def _encode(record: Record) -> bytes:
     }
     if record.stale:
         values["stale"] = sorted(record.stale)
+    if record.doubtful:
+        values["doubtful"] = [
+            {"members": sorted(left.members), "files": sorted(left.files)}
+            for left in record.doubtful
+        ]
     if record.is_unsealed:
         values["members"] = sorted(record.members)
     if record.state is GroupState.BROKEN:
@@ -296,6 +313,10 @@ def _decode(values: dict[str, Any], number: int) -> Record:
         path=os.fsencode(values["path"]),
         generation=int(values["generation"]),
         stale=_incarnations(values.get("stale", ())),
+        doubtful=tuple(
+            Left(frozenset(map(str, left["members"])), _incarnations(left["files"]))
+            for left in values.get("doubtful", ())
+        ),
         replaces=replaces,
         members=frozenset(map(str, values.get("members", ()))),
         why=str(values.get("why", "")),

@@ -11,6 +11,7 @@ import enum
 import errno
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,9 +63,29 @@ class Presence(Records):
         self._take_part(group)
         return self.advance(group, replace(record, members=record.members | {self.member}))
 
-    def say_alive(self, group: ObjectId) -> None:
-        """This member lives, and takes part in `group`; nothing where that was taken from it."""
-        self._write_pulse(group, _WRITE)
+    def say_alive(self, group: ObjectId, busy: bool = True) -> None:
+        """This member lives, and takes part in `group`; nothing where that was taken from it.
+
+        `busy`: it has not sent all that it has for it, or is about to have more.
+        """
+        self._write_pulse(group, _WRITE, busy=busy)
+
+    def takes_part(self, group: ObjectId) -> bool:
+        """Whether this member does."""
+        return self._pulse(group, self.member) is not None
+
+    def busy_ones(self, group: ObjectId, record: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The other members that take part in `group`, whose state is `record`, and have not sent
+        all that they have for it: those that may live, and those that are gone.
+        """
+        living: list[str] = []
+        gone: list[str] = []
+        for member in record.members - {self.member}:
+            pulse = self._pulse(group, member)
+            if pulse is not None and pulse.split()[1:] == [b"1"]:
+                stands = self._stands(group, member)
+                (gone if stands is Others.GONE else living).append(member)
+        return tuple(sorted(living)), tuple(sorted(gone))
 
     def leave_off(self, group: ObjectId) -> None:
         """Nobody on this member goes on with `group`: what is in it counts as left behind."""
@@ -78,7 +99,11 @@ class Presence(Records):
         """How those stand who write or publish the unsealed `group`, whose state is `record`."""
         if record.state is GroupState.SEALING:
             return self._stands(group, "")  # whoever lives makes the rename at once
-        found = {self._stands(group, each) for each in record.members - {self.member}}
+        return self.standing(group, record.members - {self.member})
+
+    def standing(self, group: ObjectId, members: Iterable[str]) -> Others:
+        """How `members` stand who took part in `group`; this one is not to be among them."""
+        found = {self._stands(group, each) for each in members}
         if Others.LIVING in found:
             return Others.LIVING
         return Others.UNKNOWN if Others.UNKNOWN in found else Others.GONE
@@ -95,11 +120,11 @@ class Presence(Records):
             self._stands(group, member)
         return before != self._all()
 
-    def forget_others(self, group: ObjectId, record: Record) -> None:
-        """The members that were at `record` are gone: whoever comes back has no part in it."""
+    def forget_others(self, group: ObjectId, gone: frozenset[str]) -> None:
+        """The members `gone`, this one left out, have no part in it any more if they come back."""
         try:
             with self.control(layout.GROUPS, layout.encode_id(group)) as directory:
-                for member in record.members - {self.member}:
+                for member in gone - {self.member}:
                     self.remove(directory, layout.writer_name(member))
         except FileNotFoundError:
             return
@@ -109,9 +134,9 @@ class Presence(Records):
     def _take_part(self, group: ObjectId) -> None:
         with self.control(layout.GROUPS, layout.encode_id(group), make=True):
             pass
-        self._write_pulse(group, _WRITE | os.O_CREAT)
+        self._write_pulse(group, _WRITE | os.O_CREAT, busy=True)
 
-    def _write_pulse(self, group: ObjectId, flags: int) -> None:
+    def _write_pulse(self, group: ObjectId, flags: int, *, busy: bool) -> None:
         try:
             with self.control(layout.GROUPS, layout.encode_id(group)) as directory:
                 name = layout.writer_name(self.member)
@@ -119,7 +144,8 @@ class Presence(Records):
         except FileNotFoundError:
             return
         try:
-            self.system.pwrite_all("presence.write", fd, b"%020d\n" % time.time_ns(), 0)
+            pulse = b"%020d %d\n" % (time.time_ns(), busy)
+            self.system.pwrite_all("presence.write", fd, pulse, 0)
         finally:
             self.system.close("presence.close", fd)
 

@@ -11,7 +11,7 @@ from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
 from tierfs.osio import RENAME_NOREPLACE
 from tierfs.shared import layout
 from tierfs.shared.attributes import apply_attributes
-from tierfs.shared.groups import GroupState, Record
+from tierfs.shared.groups import GroupState, Left, Record
 from tierfs.shared.lookups import Entry
 from tierfs.shared.places import Place
 from tierfs.shared.presence import Others, busy
@@ -123,8 +123,9 @@ class Reopening(Sealing):
     def reopen_unlisted(self, place: Place, group: ObjectId) -> Record:
         """Begin to write the unsealed checkpoint `place` again, which dead writers left.
 
-        The record says which files are in it now: they do not count (`Record.stale`). To be called
-        before anything is written to it.
+        The record says which files are in it now: they do not count (`Record.stale`), but if
+        another member lives that takes part. Where that is not known yet, `settle_doubts` decides
+        it later. To be called before anything is written to it.
         """
         parent, name = os.path.split(place.path)
         final = Place(parent), layout.unstaged_name(name) or name
@@ -135,12 +136,43 @@ class Reopening(Sealing):
             inode = self.system.fstat("reopen.stat", top).st_ino
         last = self.last_record(group)
         if last is not None and last.is_unsealed:
-            if self.others(group, last) is Others.LIVING:
-                return self.begin(group, last)
-            self.forget_others(group, last)
+            match self.others(group, last):
+                case Others.LIVING:
+                    return self.begin(group, last)
+                case Others.UNKNOWN:
+                    left = Left(last.members - {self.member}, files)
+                    doubtful = dict.fromkeys((*last.doubtful, left))
+                    return self.begin(group, replace(last, doubtful=tuple(doubtful)))
+            self.forget_others(group, last.members)
             if last.state is GroupState.OPEN and last.stale == files:
-                return self.begin(group, replace(last, members=frozenset()))
+                return self.begin(group, replace(last, members=frozenset(), doubtful=()))
         return self.begin(group, self._next(group, last, *final, inode, files))
+
+    def settle_doubts(self, group: ObjectId, last: Record) -> Record:
+        """Decide what of `last`, the state of `group`, is decided by now: whether those live who
+        may have left files in it. The state after that.
+
+        Raises BlockingIOError when another node changed the state at this moment.
+        """
+        rest, stale, gone = [], last.stale, frozenset[str]()
+        for left in last.doubtful:
+            if self.member in left.members and self.takes_part(group):
+                continue
+            match self.standing(group, left.members - {self.member}):
+                case Others.UNKNOWN:
+                    rest.append(left)
+                case Others.GONE:
+                    stale, gone = stale | left.files, gone | left.members
+        if len(rest) == len(last.doubtful):
+            return last
+        record = replace(last, doubtful=tuple(rest))
+        if gone:
+            self.forget_others(group, gone)
+            record = replace(
+                record, state=GroupState.OPEN, generation=last.generation + 1, stale=stale,
+                members=last.members - gone, why="", files=(),
+            )  # fmt: skip
+        return self.advance(group, record, after=last.number)
 
     def _files(self, directory: int, name: Name) -> list[Incarnation]:
         top = self.system.open_at("reopen.open", directory, name, _DIRECTORY)
@@ -199,7 +231,7 @@ class Reopening(Sealing):
         elif not own:
             return
         self.quarantine_at(place, directory, layout.staging_name(name), left, _LEFT)
-        self.forget_others(group, last)
+        self.forget_others(group, last.members)
 
     def _stage_next(
         self,

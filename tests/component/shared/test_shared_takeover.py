@@ -29,8 +29,10 @@ from tests.component.shared.group_support import (
 )
 from tests.component.shared.support import TOP, Settings, make_tier, names
 from tests.faults import FaultyOS, failing
+from tierfs.model import Kind
 from tierfs.osio import OS
 from tierfs.shared import GroupState, Place, SharedTier
+from tierfs.shared.groups import Left, Record
 from tierfs.shared.presence import Others
 
 OpenTier = Callable[..., SharedTier]
@@ -268,3 +270,58 @@ def test_who_is_gone_has_no_part_in_what_it_began_and_did_not_write(
     record = other.reopen_unlisted(Place(STAGED.encode()), GROUP)
     assert (record.stale, record.generation) == (begun.stale, begun.generation)
     assert record.members == {OTHER}
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_an_unsealed_one_of_a_node_of_which_nothing_is_known(
+    root: Path, open_tier: OpenTier, lives: bool
+) -> None:
+    """Nobody waits: what its files are is decided later."""
+    tier, other = open_tier(root), open_tier(root, member=OTHER, lease=0.4)
+    stage_group(tier, root)
+    found = tier.walk(Place(STAGED.encode()))
+    there = {each.incarnation for each in found if each.kind is not Kind.DIRECTORY}
+    begun = other.reopen_unlisted(Place(STAGED.encode()), GROUP)
+    assert (begun.stale, begun.generation) == (frozenset(), 1)
+    assert begun.doubtful == (Left(frozenset({tier.member}), frozenset(there)),)
+    assert begun.members == {tier.member, OTHER}
+    assert other.settle_doubts(GROUP, begun) == begun
+    end = time.monotonic() + 5
+    record = begun
+    while record.doubtful and time.monotonic() < end:
+        if lives:
+            tier.say_alive(GROUP)
+        record = other.settle_doubts(GROUP, record)
+    assert record == other.last_record(GROUP)
+    assert (record.stale, record.generation) == ((set(), 1) if lives else (there, 2))
+    assert record.members == ({tier.member, OTHER} if lives else {OTHER})
+
+
+def test_who_is_doubted_and_lives_knows_that(root: Path, open_tier: OpenTier) -> None:
+    tier, other = open_tier(root), open_tier(root, member=OTHER)
+    stage_group(tier, root)
+    begun = other.reopen_unlisted(Place(STAGED.encode()), GROUP)
+    record = tier.settle_doubts(GROUP, begun)
+    assert (record.doubtful, record.stale, record.members) == ((), set(), begun.members)
+
+
+def test_who_has_not_sent_all_is_known_to_others(root: Path, open_tier: OpenTier) -> None:
+    tier, other = open_tier(root), open_tier(root, member=OTHER, lease=0.2)
+    stage_group(tier, root)
+    begun = other.begin(GROUP, _last(other))
+    assert other.busy_ones(GROUP, begun) == ((tier.member,), ())
+    assert tier.busy_ones(GROUP, begun) == ((OTHER,), ())
+    tier.say_alive(GROUP, busy=False)
+    assert other.busy_ones(GROUP, begun) == ((), ())
+    tier.say_alive(GROUP)
+    assert other.busy_ones(GROUP, begun) == ((tier.member,), ())
+    end = time.monotonic() + 5
+    while other.busy_ones(GROUP, begun)[0]:
+        assert time.monotonic() < end
+    assert other.busy_ones(GROUP, begun) == ((), (tier.member,))
+
+
+def _last(tier: SharedTier) -> Record:
+    last = tier.last_record(GROUP)
+    assert last is not None
+    return last

@@ -117,6 +117,27 @@ def test_a_pointer_is_no_word_for_what_was_written_over_after_it(profile: str) -
     assert decided(profile, WHOLE[profile], followed=True, **known) is Decision.SEAL
 
 
+@every_profile
+@pytest.mark.parametrize("how", ["doubtful", "busy"])
+def test_what_other_nodes_may_go_on_with_is_waited_for(profile: str, how: str) -> None:
+    """By a flush, too; `tierfs commit` does not wait for who still writes."""
+    known = {**EVERYTHING, "sibling_names": frozenset(ZERO.encode().split()), how: "other"}
+    verdict = judge(facts(profile, WHOLE[profile], **known))
+    assert (verdict.decision, verdict.will_seal) == (Decision.WAIT, True)
+    assert verdict.until_seconds is not None
+    committed = decided(profile, WHOLE[profile], **known, commit=Expect())
+    assert committed is (Decision.SEAL if how == "busy" else Decision.WAIT)
+
+
+@every_profile
+def test_one_of_which_a_lost_node_has_not_sent_all_needs_a_word(profile: str) -> None:
+    known = {**EVERYTHING, "sibling_names": frozenset(ZERO.encode().split()), "lost": "other"}
+    verdict = judge(facts(profile, WHOLE[profile], **known))
+    assert verdict.decision is Decision.UNSETTLED
+    assert "is gone and had not sent all" in verdict.reason
+    assert decided(profile, WHOLE[profile], **known, commit=Expect()) is Decision.SEAL
+
+
 def test_killed_before_the_marker_and_started_again() -> None:
     """A restarted job makes a newer one beside it; what was cut off stays unpublished."""
     verdict = judge(facts("hf-trainer", HF, sibling=True, quiet_seconds=1e6))

@@ -54,19 +54,21 @@ class Sealing:
         self._lookup = lookup
         self._table = core.groups
         self._table.changed = self._changed
+        self._taking_part = TakingPart(core)
         self._due: dict[ObjectId, float] = {}
         self._wakeup = trio.Event()
 
     def _changed(self, group: Group) -> None:
         self._due[group.id] = 0.0
         self._wakeup.set()
+        self._taking_part.changed(group)
 
     async def run(self) -> None:
         """Look at what may have become whole, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._table.processes.run)
             nursery.start_soon(Broken(self._core).run)
-            nursery.start_soon(TakingPart(self._core).run)
+            nursery.start_soon(self._taking_part.run)
             while True:
                 self._wakeup = trio.Event()
                 self._core.drop_obsolete_pointers()
@@ -180,9 +182,17 @@ class Sealing:
         opened, pending, stuck = self.under_way(group)
         content: dict[Name, FoundFile] = {}
         negative = record = None
+        busy: tuple[str, ...] = ()
+        gone: tuple[str, ...] = ()
         if core.places.exists(group.id) and (whole or not (opened or pending or stuck)):
             record = await core.on_shared(core.shared.last_record, group.id)
-            content = await self._content(group, record)
+            if record is not None and record.doubtful:
+                record = await core.on_shared(core.shared.settle_doubts, group.id, record)
+            if record is not None:
+                busy, gone = await core.on_shared(core.shared.busy_ones, group.id, record)
+            waits = record is not None and bool(record.doubtful or busy)
+            if whole or not waits or group.record.expect is not None:
+                content = await self._content(group, record)
             negative = await self.negative(group, content)
         newer = self._table.newer(group)
         expect = group.record.expect
@@ -191,7 +201,8 @@ class Sealing:
         return Facts(
             profile=profile, content=content, settle=self._table.settle,
             quiet_seconds=time.monotonic() - group.touched, open_files=opened, pending=pending,
-            negative=negative, stuck=stuck, broken=self._said_elsewhere(record),
+            negative=negative, stuck=stuck, doubtful=bool(record and record.doubtful),
+            busy=_members(busy), lost=_members(gone), broken=self._said_elsewhere(record),
             broken_files=() if record is None else record.files,
             pointer=bool(core.backlog.pointers_to(group.id)),
             commit=None if expect is None else Expect(expect if expect >= 0 else None),
@@ -269,3 +280,7 @@ class Sealing:
         path = b"/".join(filter(None, (core.places.path(group.parent), newest)))
         found = await core.on_shared(core.shared.walk, Place(path, entry.st.st_ino))
         return {each.path for each in found if each.kind is not Kind.DIRECTORY}
+
+
+def _members(members: Iterable[str]) -> str:
+    return ", ".join(member[:8] for member in members)
