@@ -31,6 +31,10 @@ GONE_ATTEMPTS = 5
 """So often is a missing directory looked for: one that is only being renamed is found again."""
 
 
+LOST = "local-lost"
+"""The reason of what went with the local drive."""
+
+
 @dataclass(slots=True)
 class _Retry:
     op: Op
@@ -57,7 +61,7 @@ class Retries:
         if retry is None:
             retry = _Retry(op, "", op.attempts, 0.0)
         retry.gone = retry.gone + 1 if isinstance(error, DirectoryGone) else 0
-        verdict = self._judge(error, path_of(op), retry.gone)
+        verdict = self._judge(error, path_of(op), retry)
         self._count(verdict, error)
         _say(op, verdict, error, first=retry.text != verdict.text)
         retry.attempts += 1
@@ -147,10 +151,12 @@ class Retries:
             for r in sorted(self._failed.values(), key=lambda r: r.op.number)
         )
 
-    def _judge(self, error: BaseException, path: str, gone: int) -> Verdict:
+    def _judge(self, error: BaseException, path: str, retry: _Retry) -> Verdict:
         if isinstance(error, LocalFailure) and isinstance(error.__cause__, OSError):
+            if retry.reason == LOST:  # a read that was under way then ends now
+                return Verdict(True, retry.text, LOST)
             return unreadable(error.__cause__, path)
-        if gone >= GONE_ATTEMPTS:
+        if retry.gone >= GONE_ATTEMPTS:
             return gone_for_good(path)
         return judge(error, path)
 

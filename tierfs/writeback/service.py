@@ -34,7 +34,7 @@ from tierfs.writeback.records import (
 from tierfs.writeback.recovery import Recovery
 from tierfs.writeback.removals import FULL, Removals
 from tierfs.writeback.results import Applied, Held, NothingToDo, NotYet
-from tierfs.writeback.retries import Retries
+from tierfs.writeback.retries import LOST, Retries
 from tierfs.writeback.rooms import Rooms
 from tierfs.writeback.settings import WritebackSettings
 from tierfs.writeback.slots import Slots
@@ -141,7 +141,7 @@ class WriteBack:
     def lost(self, op: Op, why: str) -> None:
         """What `op` would send is gone: it is stuck, and named."""
         if self._rooms.alive(op):
-            self._marked(op, Verdict(True, f"{path_of(op)}: {why}", "local-lost"), Mark.STUCK)
+            self._marked(op, Verdict(True, f"{path_of(op)}: {why}", LOST), Mark.STUCK)
         else:  # it is open
             op.mark, op.error = Mark.STUCK, why
             self._rooms.backlog.update(op)

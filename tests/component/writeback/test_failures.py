@@ -225,6 +225,25 @@ async def test_a_vanished_object_is_stuck(tiers: tuple[Path, Path]) -> None:
         assert "cannot be read" in (op.error or "")
 
 
+async def test_what_went_with_the_drive_says_so_when_a_read_ends_later(
+    tiers: tuple[Path, Path],
+) -> None:
+    stall = Stall("put.read")
+
+    def hook(step: str, detail: tuple[object, ...]) -> None:
+        stall(step, detail)
+        if step == "put.read":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async with running(open_rig(*tiers, FaultyOS(hook))) as rig, releasing(stall):
+        op = rig.put("f", b"f")
+        await reached(stall)
+        rig.writeback.lost(op, "the drive failed")
+        stall.release()
+        await until(lambda: op.attempts > 0)
+        assert (op.mark, op.error) == (Mark.STUCK, "f: the drive failed")
+
+
 async def test_a_vanished_directory_object_ends_a_flush(tiers: tuple[Path, Path]) -> None:
     rig = open_rig(*tiers)
     op = rig.mkdir("d")
