@@ -84,24 +84,23 @@ class Watchdog:
         """Names in the log, once each, those that have waited for more than LOGGED_SECONDS."""
         for unique in self._older(now, LOGGED_SECONDS):
             node = self._tree.nodes.get(self._waiting[unique][1])
-            if node is not None and self._waits_its_turn(node):
-                self._tell(unique, now)
-            elif unique not in self._logged:
-                self._logged.add(unique)
-                found = self._describe(unique, now)
-                log.warning(
-                    "request %d hangs: %s of /%s for %.0f s; see the tiers in tierfs status",
-                    unique, found.operation, os.fsdecode(found.path), found.seconds,
-                )  # fmt: skip
-
-    def _tell(self, unique: int, now: float) -> None:
-        if unique not in self._told:
-            self._told.add(unique)
+            waits = node is not None and self._waits_its_turn(node)
+            told = self._told if waits else self._logged
+            if unique in told:
+                continue
+            told.add(unique)
             found = self._describe(unique, now)
-            log.info(
-                "request %d: %s of /%s waits for its commit; what is sent is slow: %.0f s so far",
-                unique, found.operation, os.fsdecode(found.path), found.seconds,
-            )  # fmt: skip
+            said = (unique, found.operation, os.fsdecode(found.path), found.seconds)
+            if waits:
+                log.info(
+                    "request %d: %s of /%s waits for its commit; what is sent is slow: "
+                    "%.0f s so far",
+                    *said,
+                )
+            else:
+                log.warning(
+                    "request %d hangs: %s of /%s for %.0f s; see the tiers in tierfs status", *said
+                )
 
     async def run(self) -> None:
         """Looks now and then; until cancelled."""

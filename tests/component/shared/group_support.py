@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 from tests.component.shared.support import TOP, attributes
+from tests.faults import FaultyOS, failing
 from tierfs.model import Kind, ObjectId
 from tierfs.shared import Found, ManifestLine, Place, SharedTier, staging_name
 
@@ -65,6 +67,24 @@ def sealed_group(tier: SharedTier, root: Path, group: ObjectId, text: str) -> in
     inode = stage_group(tier, root, group, text)
     seal(tier, group, inode)
     return inode
+
+
+def begin_next(tier: SharedTier, root: Path) -> int:
+    """A sealed checkpoint of which the next generation is begun; the inode of that."""
+    sealed_group(tier, root, GROUP, "old")
+    return tier.reopen_linked(TOP, NAME, GROUP, 7)[0].inode
+
+
+def fail_to_seal(tier: SharedTier, system: FaultyOS, step: str, inode: int) -> None:
+    """Try to seal `inode`; it fails at `step`, once."""
+    system.hook = failing(step, errno.EIO)
+    try:
+        seal(tier, GROUP, inode)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    else:
+        raise AssertionError(f"{step} did not fail")
 
 
 def files_in(folder: Path) -> dict[str, str]:

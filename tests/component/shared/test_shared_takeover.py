@@ -18,11 +18,14 @@ from tests.component.shared.group_support import (
     GROUP,
     KEEP,
     NAME,
+    OLDER,
     STAGED,
+    begin_next,
+    fail_to_seal,
     files_in,
     fill,
+    make_directory,
     seal,
-    sealed_group,
     stage_group,
     texts,
     whole,
@@ -31,7 +34,7 @@ from tests.component.shared.support import TOP, Settings, make_tier, names
 from tests.faults import FaultyOS, failing
 from tierfs.model import Kind
 from tierfs.osio import OS
-from tierfs.shared import GroupState, Place, SharedTier
+from tierfs.shared import GroupState, Place, SharedTier, staging_name
 from tierfs.shared.groups import Left, Record
 from tierfs.shared.presence import Others
 
@@ -105,17 +108,15 @@ def save(tier: SharedTier, root: Path, *, edited: bool) -> None:
 def test_who_may_be_sealing_is_waited_for(root: Path, open_tier: OpenTier) -> None:
     system = FaultyOS()
     tier, other = open_tier(root, system), open_tier(root, member=OTHER)
-    old = sealed_group(tier, root, GROUP, "old")
-    [top, _] = tier.reopen_linked(TOP, NAME, GROUP, 7)
+    inode = begin_next(tier, root)
+    old = (root / FINAL).stat().st_ino
     takeover_script.again(root, "new")
-    system.hook = failing("seal.exchange", errno.EIO)
-    with pytest.raises(OSError, match="Input/output"):
-        seal(tier, GROUP, top.inode)
+    fail_to_seal(tier, system, "seal.exchange", inode)
     with pytest.raises(BlockingIOError):
         other.reopen_linked(TOP, NAME, GROUP, 7)
     with pytest.raises(BlockingIOError):
         other.reopen_whole(TOP, NAME, GROUP, old)
-    seal(tier, GROUP, top.inode)
+    seal(tier, GROUP, inode)
     assert files_in(root / FINAL) == whole("new")
 
 
@@ -124,12 +125,11 @@ def test_who_may_be_sealing_is_waited_for(root: Path, open_tier: OpenTier) -> No
 
 def left(tier: SharedTier, root: Path) -> int:
     """`tier` has written a file of the sealed checkpoint again, and added one; its inode."""
-    sealed_group(tier, root, GROUP, "old")
-    [top, _] = tier.reopen_linked(TOP, NAME, GROUP, 7)
+    inode = begin_next(tier, root)
     (root / "fresh").write_text("left")
     (root / "fresh").rename(root / STAGED / "model.bin")
     (root / STAGED / "added.bin").write_text("left")
-    return top.inode
+    return inode
 
 
 def test_what_a_lost_node_left_is_not_published_with_what_another_writes(
@@ -325,3 +325,20 @@ def _last(tier: SharedTier) -> Record:
     last = tier.last_record(GROUP)
     assert last is not None
     return last
+
+
+def test_one_that_cannot_be_looked_at_keeps_no_other_from_being_looked_at(
+    root: Path, open_tier: OpenTier
+) -> None:
+    system = FaultyOS()
+    tier, other = open_tier(root), open_tier(root, system, member=OTHER)
+    for group, name in (GROUP, b"checkpoint-6"), (OLDER, b"checkpoint-7"):
+        inode = make_directory(tier, TOP, staging_name(name), group)
+        record = tier.open_group(TOP, name, group, inode)
+        assert other.others(group, record) is Others.UNKNOWN
+        tier.say_alive(group)
+    system.hook = failing("presence.open", errno.EIO)
+    assert other.look_again()
+    system.hook = failing("presence.open", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        other.look_again()

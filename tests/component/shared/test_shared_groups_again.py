@@ -1,0 +1,186 @@
+"""Checkpoints that are written again: their next generation, and how it gets the name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.component.shared.group_support import (
+    FINAL,
+    GROUP,
+    KEEP,
+    MTIME_NS,
+    NAME,
+    OLDER,
+    STAGED,
+    SUB,
+    begin_next,
+    fail_to_seal,
+    files_in,
+    make_directory,
+    seal,
+    sealed_group,
+    stage_group,
+    whole,
+)
+from tests.component.shared.support import MEMBER, TOP, names
+from tests.faults import FaultyOS, failing
+from tierfs.errors import DirectoryGone
+from tierfs.shared import GroupState, Place, SharedTier, staging_name
+
+OpenTier = Callable[..., SharedTier]
+STAGED_PLACE = Place(STAGED.encode())
+
+
+def test_the_next_generation_shares_the_files(tier: SharedTier, root: Path) -> None:
+    old = sealed_group(tier, root, GROUP, "old")
+    subprocess.run(["setfacl", "-m", "u:1234:rwx", root / FINAL / "sub"], check=True)
+    (root / FINAL / "foreign").mkdir()
+    (root / FINAL / "foreign/gone").mkdir()
+    (root / FINAL / "foreign/gone/f").touch()
+    (root / FINAL / "link").symlink_to("model.bin")
+    os.utime(root / FINAL, ns=(MTIME_NS, MTIME_NS))
+    rebuilt = tier.reopen_linked(TOP, NAME, GROUP, 7, skip=[b"foreign/gone"])
+    assert tier.reopen_linked(TOP, NAME, GROUP, 7, skip=[b"foreign/gone"]) == rebuilt
+    assert (root / FINAL).stat().st_ino == old
+    ids = {each.path: each.id for each in rebuilt}
+    assert ids == {b"": GROUP, b"foreign": None, b"sub": SUB}
+    for each in rebuilt:
+        path = os.fsdecode(each.path)
+        was, now = (root / FINAL / path).stat(), (root / STAGED / path).stat()
+        assert (each.old_inode, each.inode) == (was.st_ino, now.st_ino)
+        assert (was.st_mode, was.st_uid, was.st_gid) == (now.st_mode, now.st_uid, now.st_gid)
+        assert was.st_mtime_ns == now.st_mtime_ns
+    for name in ("user.a", "user.tierfs.id", "system.posix_acl_access"):
+        new = os.getxattr(root / STAGED / "sub", name)
+        assert new == os.getxattr(root / FINAL / "sub", name)
+    assert files_in(root / STAGED) == {**whole("old"), "link": "old model.bin"}
+    for name in ("model.bin", "sub/shard.bin"):
+        assert (root / STAGED / name).stat().st_ino == (root / FINAL / name).stat().st_ino
+    record = tier.group_records(GROUP)[-1]
+    assert (record.state, record.generation) == (GroupState.OPEN, 2)
+    assert record.inode == rebuilt[0].inode
+
+
+def test_an_overwritten_checkpoint_takes_the_place_of_the_old_one(
+    tier: SharedTier, root: Path
+) -> None:
+    sealed_group(tier, root, GROUP, "old")
+    [top, _] = tier.reopen_linked(TOP, NAME, GROUP, 7, skip=[b"sub/shard.bin"])
+    (root / STAGED / "fresh").write_text("new")
+    os.rename(root / STAGED / "fresh", root / STAGED / "model.bin")
+    (root / FINAL / "late").write_text("put there by somebody else meanwhile")
+    seal(tier, GROUP, top.inode)
+    assert files_in(root / FINAL) == {"model.bin": "new"}
+    assert names(root) == [".tierfs", FINAL]
+    assert names(root / ".tierfs/trash") == [f"{GROUP:016x}-0001"]
+    assert tier.sweep_trash(KEEP) == 1
+    assert names(root / ".tierfs/trash") == []
+    [kept] = tier.quarantined()  # what nobody removed is not lost with the old generation
+    assert Path(kept.shown).read_text().startswith("put there")
+    assert names(root / f".tierfs/groups/{GROUP:016x}") == ["0006.json", "manifest"]
+
+
+def test_a_foreign_checkpoint_is_overwritten(tier: SharedTier, root: Path) -> None:
+    """It was put there without tierfs: no id, no record."""
+    (root / FINAL).mkdir()
+    (root / FINAL / "f").write_text("f")
+    [top] = tier.reopen_linked(TOP, NAME, GROUP, 7)
+    assert top.id == GROUP
+    seal(tier, GROUP, top.inode)
+    assert files_in(root / FINAL) == {"f": "f"}
+    tier.sweep_trash(KEEP)
+    assert names(root) == [".tierfs", FINAL]
+
+
+def test_the_next_generation_where_staging_is_another_file_system(
+    root: Path, open_tier: OpenTier
+) -> None:
+    system = FaultyOS(failing("reopen.link", errno.EXDEV, nth=2))
+    tier = open_tier(root, system)
+    sealed_group(tier, root, GROUP, "old")
+    [top, _] = tier.reopen_linked(TOP, NAME, GROUP, 7)
+    assert files_in(root / STAGED) == whole("old")
+    assert names(root) == [STAGED, ".tierfs", FINAL]
+    assert top.inode == (root / STAGED).stat().st_ino
+
+
+def test_in_a_directory_with_a_project_quota(tier: SharedTier, root: Path) -> None:
+    """XFS lets nothing be renamed into it that does not belong to the project (EXDEV)."""
+    run = root / "run"
+    run.mkdir()
+    subprocess.run(["xfs_io", "-c", "chproj 77", "-c", "chattr +P", run], check=True)
+    place = Place(b"run")
+    (run / FINAL).mkdir()
+    (run / FINAL / "f").write_text("f")
+    [top] = tier.reopen_linked(place, NAME, GROUP, 7)
+    tier.seal(place, NAME, GROUP, top.inode, manifest=[])
+    assert files_in(run / FINAL) == {"f": "f"}
+    trashed = tier.trash(place, NAME, top.inode, GROUP)
+    assert names(run) == [trashed.name.decode()] * trashed.beside
+    tier.sweep_trash(KEEP)
+    assert names(root / ".tierfs/trash") == [f"{GROUP:016x}"] * (not trashed.beside)
+    assert list((root / ".tierfs/staging" / MEMBER).glob("*/*")) == []
+
+
+def test_too_many_links(root: Path, open_tier: OpenTier) -> None:
+    system = FaultyOS(failing("reopen.link", errno.EMLINK, nth=2))
+    tier = open_tier(root, system)
+    sealed_group(tier, root, GROUP, "old")
+    with pytest.raises(OSError, match="Too many links"):
+        tier.reopen_linked(TOP, NAME, GROUP, 7)
+    assert names(root) == [".tierfs", FINAL]
+    assert list((root / ".tierfs/staging" / MEMBER).glob("*/*")) == []
+    tier.reopen_linked(TOP, NAME, GROUP, 7)
+    assert tier.group_records(GROUP)[-1].generation == 2
+
+
+def test_reopened_as_a_whole(tier: SharedTier, root: Path) -> None:
+    inode = sealed_group(tier, root, GROUP, "old")
+    with pytest.raises(DirectoryGone):
+        tier.reopen_whole(TOP, NAME, GROUP, inode + 1)
+    record = tier.reopen_whole(TOP, NAME, GROUP, inode)
+    assert tier.reopen_whole(TOP, NAME, GROUP, inode) == record
+    assert (record.state, record.generation) == (GroupState.OPEN, 2)
+    assert names(root) == [STAGED, ".tierfs"]
+    assert files_in(root / STAGED) == whole("old")
+    seal(tier, GROUP, inode)
+    assert files_in(root / FINAL) == whole("old")
+
+
+def test_another_checkpoint_is_staged_already(tier: SharedTier, root: Path) -> None:
+    old = sealed_group(tier, root, OLDER, "old")
+    make_directory(tier, TOP, staging_name(NAME), GROUP)
+    with pytest.raises(FileExistsError):
+        tier.reopen_linked(TOP, NAME, OLDER, 7)
+    with pytest.raises(FileExistsError):
+        tier.reopen_whole(TOP, NAME, OLDER, old)
+
+
+def test_another_node_finishes_what_a_lost_one_began(root: Path, open_tier: OpenTier) -> None:
+    """The exchange was made, the old generation is still staged, the node and its disk are gone."""
+    system = FaultyOS()
+    tier, other = open_tier(root, system), open_tier(root, member="b" * 32)
+    inode = begin_next(tier, root)
+    (root / STAGED / "more").write_text("new")
+    fail_to_seal(tier, system, "trash.rename", inode)
+    assert names(root) == [STAGED, ".tierfs", FINAL]
+    assert other.finish_any_seal(TOP, NAME)
+    assert not other.finish_any_seal(TOP, NAME)
+    assert names(root) == [".tierfs", FINAL]
+    assert files_in(root / FINAL) == {**whole("old"), "more": "new"}
+    assert other.group_records(GROUP)[-1].state is GroupState.SEALED
+
+
+def test_a_seal_that_only_began_is_left_alone(root: Path, open_tier: OpenTier) -> None:
+    system = FaultyOS()
+    tier, other = open_tier(root, system), open_tier(root, member="b" * 32)
+    inode = stage_group(tier, root)
+    fail_to_seal(tier, system, "seal.rename", inode)
+    assert not other.finish_any_seal(TOP, NAME)
+    assert names(root) == [STAGED, ".tierfs"]
