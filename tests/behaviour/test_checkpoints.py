@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import subprocess
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import pytest
 
 from tests.behaviour.calls import Calls, OsCalls
 from tests.behaviour.direct import CALLER, Direct
+from tests.faults import failing
 from tests.harness import wait_until
 from tierfs.groups import State
 from tierfs.model import CUT_OFF, ROOT, UNLINKED_BY
+from tierfs.namespace.grouping.taking_part import TakingPart
 
 Step = Callable[[Direct], object]
 NAMES = ("model.safetensors", "trainer_state.json")
@@ -300,3 +303,19 @@ def test_a_pointer_does_not_call_whole_what_is_written_over_afterwards(
     there = {path: item.content for path, item in OsCalls(direct.shared).tree().items()}
     want = {f"{STEP}/{part}/model.pt": b"third" for part in PARTS} | {TRACKER: b"3"}
     assert {path: content for path, content in there.items() if path in want} == want
+
+
+def test_a_checkpoint_of_which_nothing_can_be_said_keeps_no_other_from_being_heard_of(
+    direct: Direct,
+) -> None:
+    """Other nodes would take this one for gone, and what it writes in the others for left."""
+    for step in range(3):
+        direct.mkdir(f"step-{step}")
+        direct.write_file(f"step-{step}/__0_0.distcp", b"x")
+    direct.settle()
+    said = {path: path.read_bytes() for path in direct.shared.glob(".tierfs/groups/*/writer-*")}
+    assert len(said) == 3
+    direct.system.hook = failing("presence.open", errno.EIO)
+    direct.run(TakingPart(direct.fs.core).say_all)
+    direct.system.hook = None
+    assert sum(path.read_bytes() != before for path, before in said.items()) == 2

@@ -116,9 +116,16 @@ class Presence(Records):
     def look_again(self) -> bool:
         """Look at all that is being watched; whether somebody turned out to live, or to be gone."""
         before = self._all()
+        failed: OSError | None = None
         for group, member in before:
-            self._stands(group, member)
-        return before != self._all()
+            try:
+                self._stands(group, member)
+            except OSError as error:
+                failed = error  # of this one: the others are looked at all the same
+        changed = before != self._all()
+        if failed is not None and not changed:
+            raise failed
+        return changed
 
     def forget_others(self, group: ObjectId, gone: frozenset[str]) -> None:
         """The members `gone`, this one left out, have no part in it any more if they come back."""

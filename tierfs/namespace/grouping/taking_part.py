@@ -8,6 +8,7 @@ and none is published while a node has not sent all that it has for it
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import dataclass
 
@@ -54,29 +55,34 @@ class TakingPart:
         try:
             while True:
                 self._wakeup = trio.Event()
-                await self._say_all()
+                await self.say_all()
                 with trio.move_on_after(min(self._beat(), LOOK_SECONDS)):
                     await self._wakeup.wait()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_SECONDS):
-                await self._say_all(quiet=0.0)
+                await self.say_all(quiet=0.0)
 
-    async def _say_all(self, quiet: float | None = None) -> None:
+    async def say_all(self, quiet: float | None = None) -> None:
+        """Say it once, of each that is there; `quiet`: how long one that is not busy has been."""
         core = self._core
         if quiet is None:
             quiet = min(core.groups.settle, self._beat())
         here = {group.id for group in core.groups}
         self._left &= here
         self._said = {each: said for each, said in self._said.items() if each in here}
-        try:
-            for group in core.groups:
-                if core.places.exists(group.id):
+        for group in core.groups:
+            if core.places.exists(group.id):
+                try:
                     await self._say(group, quiet)
+                except OSError as error:  # it is of this one, and says nothing of the others
+                    name = os.fsdecode(group.name)
+                    log.debug("checkpoint %s: others cannot be told of it: %s", name, error)
+        try:
             # a call that asks nothing would pass for an answer of a tier that hangs
             if core.shared.is_watching and await core.on_shared(core.shared.look_again):
                 core.writeback.hurry()
         except OSError as error:
-            log.debug("cannot tell other nodes what is written here: %s", error)
+            log.debug("cannot look at what other nodes write: %s", error)
 
     async def _say(self, group: Group, quiet: float) -> None:
         core, shared = self._core, self._core.shared
