@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def flush(direct: Direct) -> None:
         groups = direct.fs.core.groups
         reasons = []
         for group in groups:
-            verdict = await direct.fs.sealing.flush(group, frozenset())
+            verdict = await direct.fs.sealing.flush(group, frozenset(), time.monotonic())
             if groups.get(group.id) is group and group.seal is None and verdict is not None:
                 reasons.append(verdict.reason)
         return reasons

@@ -64,6 +64,14 @@ class Top:
     below: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asked: it and its ancestors (pids), and the monotonic time at which it did."""
+
+    processes: frozenset[int]
+    called: float
+
+
 class Flushing:
     """Waits for ops and seals, truthfully."""
 
@@ -85,6 +93,7 @@ class Flushing:
     ) -> FlushResult:
         """Return when what was issued under `paths` is committed, or cannot go on by itself."""
         deadline = trio.current_time() + (math.inf if seconds is None else seconds)
+        called = time.monotonic()
         tops = await self._tops(paths)
         fs = self._rooms.fs
         for top in tops:
@@ -95,13 +104,13 @@ class Flushing:
         total = _Total()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_forward, newest, send, peer)
-            processes = ancestors(peer.pid)
-            await self._rounds(ops, tops, processes, deadline, newest, total)
+            caller = Caller(ancestors(peer.pid), called)
+            await self._rounds(ops, tops, caller, deadline, newest, total)
             nursery.cancel_scope.cancel()
         return await self._answer(peer, ops, total)
 
     async def _rounds(
-        self, ops: list[Op], tops: list[Top], processes: frozenset[int], deadline: float,
+        self, ops: list[Op], tops: list[Top], caller: Caller, deadline: float,
         newest: list[FlushProgress], total: _Total,
     ) -> None:  # fmt: skip
         """Each seal lets others go on: pointers, removals that were held."""
@@ -109,7 +118,7 @@ class Flushing:
         left, waited_for = ops, set[int]()
         while True:
             for group in self._groups(tops):
-                rooms.fs.sealing.ask(group, processes)
+                rooms.fs.sealing.ask(group, caller.processes, caller.called)
             held = [op for op in left if self._is_held(op)]
             waited = [op for op in left if not self._is_held(op)]
             done = await rooms.writeback.wait(waited, _until(deadline), progress=newest.append)
@@ -117,7 +126,8 @@ class Flushing:
             if done.timed_out:
                 return
             held += [op for op in waited if self._is_held(op)]
-            seals, total.unsealed = await self._seal(self._groups(tops), processes, deadline)
+            groups = [each for each in self._groups(tops) if not each.is_later(caller.called)]
+            seals, total.unsealed = await self._seal(groups, caller, deadline)
             new = [op for op in (*seals, *self._reopened(tops)) if op.row not in waited_for]
             waited_for |= {op.row for op in new}
             left = [op for op in (*left, *new) if op in rooms.backlog]
@@ -133,17 +143,17 @@ class Flushing:
         ]  # fmt: skip
 
     async def _seal(
-        self, groups: list[Group], processes: frozenset[int], deadline: float
+        self, groups: list[Group], caller: Caller, deadline: float
     ) -> tuple[list[Op], list[tuple[Group, Verdict]]]:
         """The seals that were issued, and what cannot be sealed."""
         sealing = self._rooms.fs.sealing
         seals, unsealed = [], []
         for group in groups:
-            verdict = await sealing.flush(group, processes)
+            verdict = await sealing.flush(group, caller.processes, caller.called)
             while verdict is not None and verdict.will_seal and trio.current_time() < deadline:
                 pause = (verdict.until_seconds or 0.0) + 0.05
                 await trio.sleep(min(pause, deadline - trio.current_time()))
-                verdict = await sealing.flush(group, processes)
+                verdict = await sealing.flush(group, caller.processes, caller.called)
             if verdict is not None:
                 unsealed.append((group, verdict))
             elif group.seal is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 
 from tierfs.groups import Process, State, Verdict, Writers
@@ -20,6 +22,8 @@ class Group:
         seal: the SEAL that is pending.
         version: counts what may change the answer to "is it whole"; who awaited compares it.
         touched: monotonic time of the last of these changes.
+        begun: monotonic time since when it is known here.
+        acted: monotonic time of the last thing that an application did in it.
         verdict: the last answer, None before the first.
         flushing: `tierfs flush --wait` asks for its seal on behalf of these processes.
         names: the files in it when one who wrote it began to remove it.
@@ -33,6 +37,8 @@ class Group:
     seal: Op | None = None
     version: int = 0
     touched: float = 0.0
+    begun: float = field(default_factory=time.monotonic)
+    acted: float = -math.inf
     verdict: Verdict | None = None
     flushing: frozenset[int] | None = None
     names: frozenset[Name] | None = None
@@ -42,6 +48,15 @@ class Group:
     def id(self) -> ObjectId:
         """Its directory id."""
         return self.record.id
+
+    def act(self) -> None:
+        """An application does something in it: what a flush said before was not about that."""
+        self.touched = self.acted = time.monotonic()
+        self.flushing = None
+
+    def is_later(self, than: float) -> bool:
+        """Whether it was begun `than` that monotonic time, by an application."""
+        return self.begun > than and self.acted > than
 
 
 def records_of(writers: Writers) -> tuple[WriterRecord, ...]:

@@ -83,17 +83,22 @@ class Sealing:
                 with trio.move_on_after(max(0.0, min(pause, TICK_SECONDS))):
                     await self._wakeup.wait()
 
-    def ask(self, group: Group, processes: frozenset[int]) -> None:
-        """A flush wants `group` sealed as soon as it can be, on behalf of `processes`."""
-        group.flushing = (group.flushing or frozenset()) | processes
-        self._changed(group)
+    def ask(self, group: Group, processes: frozenset[int], called: float) -> None:
+        """A flush wants `group` sealed as soon as it can be, on behalf of `processes`.
 
-    async def flush(self, group: Group, processes: frozenset[int]) -> Verdict | None:
+        It was `called` at that monotonic time, and says nothing of what was done in it since: that
+        may be the half of a save.
+        """
+        if group.acted <= called:
+            group.flushing = (group.flushing or frozenset()) | processes
+            self._changed(group)
+
+    async def flush(self, group: Group, processes: frozenset[int], called: float) -> Verdict | None:
         """Seal `group` if it can be, on behalf of the caller of a flush and its ancestors.
 
         None: its SEAL is pending, or it is sealed or gone already; else why it is not.
         """
-        self.ask(group, processes)
+        self.ask(group, processes, called)
         while self._table.get(group.id) is group and group.seal is None:
             judged = await self._look(group)
             if judged and group.seal is None and self._table.get(group.id) is group:

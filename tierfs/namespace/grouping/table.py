@@ -229,6 +229,7 @@ class GroupTable:
         """`process` makes the checkpoint `directory`, in the tree as `name` in `state`."""
         group = self._enlist(GroupRecord(directory, self._journal.next_number()))
         assert (group.parent, group.name) == (state.id, name)
+        group.act()
         group.writers.made(self.follow(process))
         self._save(group)
 
@@ -314,6 +315,7 @@ class GroupTable:
         group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
         if group is None:
             return
+        group.act()
         who = self.follow(process)
         self._given(group, directory, name, over={who} if over else ())
         if who in group.writers.who_closed():
@@ -373,7 +375,7 @@ class GroupTable:
                 group.writers.written_again()
                 self._save(group)
         group.version += 1
-        group.touched = time.monotonic()
+        group.act()
         group.verdict = None
         if group.seal is not None and group.seal.phase is not Phase.PUBLISHING:
             seal, group.seal = group.seal, None
