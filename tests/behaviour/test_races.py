@@ -16,6 +16,8 @@ from tests.behaviour.direct import Direct
 from tests.faults import Stall
 from tests.harness import wait_until
 from tierfs.model import ROOT, Signature
+from tierfs.namespace.finding.listing import Listing
+from tierfs.namespace.overlay.tree import ROOT_INO
 
 
 def until_looked_at(direct: Direct) -> None:
@@ -316,6 +318,30 @@ def test_directory_replaced_by_another_node(direct: Direct) -> None:
     direct.settle()
     assert (direct.shared / "d" / "new").read_bytes() == b"1"
     assert (direct.shared / "elsewhere" / "new").read_bytes() == b"2"
+
+
+def test_directory_replaced_by_another_node_while_it_is_listed(direct: Direct) -> None:
+    """As when it saves a checkpoint again: the names are those of one or the other."""
+    direct.mkdir("d")
+    direct.write_file("d/old", b"content")
+    direct.settle()
+    node = direct.run(direct.fs.lookup.resolve, direct.fs.tree.directory(ROOT_INO), b"d")
+
+    def listed(listing: Listing) -> list[bytes]:
+        return [name for _, name in direct.run(direct.fs.listings.batch, listing, 0)]
+
+    listing = direct.run_sync(lambda: direct.fs.listings.open(direct.fs.tree.directory(node.ino)))
+    for name in ("new", "newer"):
+        (direct.shared / "fresh").mkdir()
+        (direct.shared / "fresh" / name).write_bytes(b"content")
+        (direct.shared / "d").rename(direct.shared / f"before-{name}")
+        (direct.shared / "fresh").rename(direct.shared / "d")
+        assert listed(listing) == [name.encode()]
+        assert set(listing.ahead) == {0}
+    (direct.shared / "d").rename(direct.shared / "gone")
+    with pytest.raises(OSError, match="replaced or removed"):
+        listed(listing)
+    direct.run_sync(lambda: direct.fs.listings.release(listing.number))
 
 
 # -- commits between question and answer ---------------------------------------------------------

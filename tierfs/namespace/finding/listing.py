@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tierfs.errors import DirectoryGone
 from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
@@ -211,6 +212,31 @@ class Listings:
 
         Without attributes nothing is asked for what the shared tier's listing has told already.
         """
+        try:
+            return await self._batch(listing, start, with_attributes=with_attributes)
+        except DirectoryGone:
+            if not await self._follow_name(listing):
+                raise
+            return await self._batch(listing, start, with_attributes=with_attributes)
+
+    async def _follow_name(self, listing: Listing) -> bool:
+        """Has `listing` tell of the directory that has the name of its own by now, if any has.
+
+        Another node has put that there, as whoever saves a checkpoint again does. The kernel looks
+        a name up once more when an open says ESTALE, not when a listing does.
+        """
+        state, tree = listing.state, self._core.tree
+        parent = None if state.parent is None else tree.directories.get(state.parent)
+        node = None if parent is None else await self._lookup.find(parent, state.name)
+        if node is None or node.directory in (None, state.id):
+            return False
+        self._let_go(listing)
+        listing.state = tree.directories[node.directory]
+        return True
+
+    async def _batch(
+        self, listing: Listing, start: int, *, with_attributes: bool
+    ) -> list[tuple[int, Name]]:
         if listing.names is None or start == 0:
             listing.found = await self._merged(listing.state)
             listing.names = [*DOTS, *listing.found]
