@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -320,7 +321,8 @@ def test_directory_replaced_by_another_node(direct: Direct) -> None:
     assert (direct.shared / "elsewhere" / "new").read_bytes() == b"2"
 
 
-def test_directory_replaced_by_another_node_while_it_is_listed(direct: Direct) -> None:
+@pytest.mark.parametrize("known", [True, False], ids=["the next generation", "another"])
+def test_directory_replaced_by_another_node_while_it_is_listed(direct: Direct, known: bool) -> None:
     """As when it saves a checkpoint again: the names are those of one or the other."""
     direct.mkdir("d")
     direct.write_file("d/old", b"content")
@@ -334,7 +336,10 @@ def test_directory_replaced_by_another_node_while_it_is_listed(direct: Direct) -
     for name in ("new", "newer"):
         (direct.shared / "fresh").mkdir()
         (direct.shared / "fresh" / name).write_bytes(b"content")
-        (direct.shared / "d").rename(direct.shared / f"before-{name}")
+        for xattr in os.listxattr(direct.shared / "d") if known else ():
+            value = os.getxattr(direct.shared / "d", xattr)
+            os.setxattr(direct.shared / "fresh", xattr, value)
+        shutil.rmtree(direct.shared / "d")
         (direct.shared / "fresh").rename(direct.shared / "d")
         assert listed(listing) == [name.encode()]
         assert set(listing.ahead) == {0}

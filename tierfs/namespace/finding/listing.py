@@ -228,7 +228,7 @@ class Listings:
         state, tree = listing.state, self._core.tree
         parent = None if state.parent is None else tree.directories.get(state.parent)
         node = None if parent is None else await self._lookup.find(parent, state.name)
-        if node is None or node.directory in (None, state.id):
+        if node is None or node.directory is None:
             return False
         self._let_go(listing)
         listing.state = tree.directories[node.directory]
