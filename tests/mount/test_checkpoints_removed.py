@@ -130,6 +130,25 @@ def test_only_checkpoint_removed(make_node: Callable[..., Node]) -> None:
     assert held(node) == set()
 
 
+def test_removed_while_its_next_generation_is_half_written(
+    make_node: Callable[..., Node],
+) -> None:
+    """Who wrote that was killed. What is held is the one that was whole; status tells of it."""
+    node = started(make_node)
+    run = saved(node, 1, 2)
+    code = "import os, sys; f = open(sys.argv[1], 'wb'); f.write(b'x'); f.close(); "
+    code += "os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, run / "checkpoint-2" / "optimizer.pt"], check=False)
+    assert node.flush().code == 6
+    shell("rm -rf run/*", node.mount)
+    node.settle()
+    assert held(node) >= {"checkpoint-2"}
+    sizes = [path.stat().st_size for path in (node.shared / "run" / "checkpoint-2").iterdir()]
+    assert node.status()["held_bytes"] >= sum(sizes) > 0
+    assert node.cli("purge", run).code == 0
+    wait_until(lambda: not list((node.shared / "run").iterdir()), "all to go")
+
+
 def test_all_in_a_run_removed(make_node: Callable[..., Node]) -> None:
     """`rm -rf run/*` may be the begin of a new run: held for a time, then gone."""
     node = started(make_node, delete_hold=4.0)

@@ -20,7 +20,7 @@ from tierfs.groups import Decision, Verdict, number_of
 from tierfs.model import Kind, Name, ObjectId, Op, OpKind
 from tierfs.namespace.grouping.survey import Seen
 from tierfs.namespace.overlay.nodes import Node
-from tierfs.shared import ManifestLine, Record
+from tierfs.shared import ManifestLine, Place, Record
 
 WALK_THREADS = 2
 SIZE_SECONDS = 2.0
@@ -218,9 +218,12 @@ class CheckpointReport:
     async def _size(self, op: Op, deadline: float) -> int | None:
         if op.row in self._sizes or trio.current_time() >= deadline:
             return self._sizes.get(op.row)
-        shared, place = self._rooms.shared, self._rooms.fs.core.places.place(op.object)
+        shared, places = self._rooms.shared, self._rooms.fs.core.places
         with trio.move_on_at(deadline):
             try:
+                # where it has its name: its next generation, if one is begun, stands elsewhere
+                parent = places.path(op.parent)
+                place = Place(b"/".join(filter(None, (parent, op.name))))
                 found = await trio.to_thread.run_sync(
                     shared.walk, place, limiter=self._walks, abandon_on_cancel=True
                 )
