@@ -18,7 +18,7 @@ from tierfs.errors import DirectoryGone
 from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
-from tierfs.namespace.finding.lookup import Lookup, watching
+from tierfs.namespace.finding.lookup import Lookup, missing, watching
 from tierfs.namespace.overlay.nodes import DirectoryState, Node
 from tierfs.namespace.overlay.tree import ROOT_INO
 from tierfs.namespace.restart.remembered import KnownListing
@@ -223,11 +223,14 @@ class Listings:
         """Has `listing` tell of the directory that has the name of its own by now, if any has.
 
         Another node has put that there, as whoever saves a checkpoint again does. The kernel looks
-        a name up once more when an open says ESTALE, not when a listing does.
+        a name up once more when an open says ESTALE, not when a listing does. OSError(ENOENT) when
+        none has it, as of a directory that is open and was removed.
         """
         state, tree = listing.state, self._core.tree
         parent = None if state.parent is None else tree.directories.get(state.parent)
         node = None if parent is None else await self._lookup.find(parent, state.name)
+        if parent is not None and node is None:
+            raise missing(state.name)
         if node is None or node.directory is None:
             return False
         self._let_go(listing)
