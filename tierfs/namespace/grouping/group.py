@@ -51,6 +51,7 @@ class Group:
 
     def act(self) -> None:
         """An application does something in it: what a flush said before was not about that."""
+        self.version += 1
         self.touched = self.acted = time.monotonic()
         self.flushing = None
 

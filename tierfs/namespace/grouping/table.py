@@ -374,7 +374,6 @@ class GroupTable:
             if group.writers.who_removed():
                 group.writers.written_again()
                 self._save(group)
-        group.version += 1
         group.act()
         group.verdict = None
         if group.seal is not None and group.seal.phase is not Phase.PUBLISHING:
