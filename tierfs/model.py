@@ -228,6 +228,7 @@ class Op:
         unsealed: it lies, with both its ends, inside an unsealed checkpoint (R1).
         group: the sealed checkpoint that it lies in.
         log: a PUT of a file that stays open: nothing waits for it.
+        subdirectories: what its end adds to those that the shared tier has, by directory id.
     """
 
     row: int
@@ -266,6 +267,7 @@ class Op:
     unsealed: bool = False
     group: ObjectId | None = None
     log: bool = False
+    subdirectories: tuple[tuple[ObjectId, int], ...] = ()
 
     @property
     def is_open(self) -> bool:

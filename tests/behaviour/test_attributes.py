@@ -195,3 +195,38 @@ def test_the_last_commit_ends_while_the_root_gets_a_time(
     utime.result(10)
     direct.system.hook = None
     assert direct.stat("").mtime_ns == direct.shared.stat().st_mtime_ns == 1_000_000_002
+
+
+def test_link_counts_of_directories(fs: Calls) -> None:
+    """Two, and one for each directory in it, whatever is pending."""
+
+    def counts() -> dict[str, int]:
+        return {path: fs.stat(path).nlink for path in ("d", "e", "e/full", "")}
+
+    fs.mkdir("d")
+    fs.mkdir("e")
+    fs.mkdir("e/full")
+    above = counts()[""]
+    for name in ("a", "b", "c"):
+        fs.mkdir(f"d/{name}")
+    fs.write_file("d/file", b"counts nothing")
+    assert counts() == {"d": 5, "e": 3, "e/full": 2, "": above}
+    fs.pause()
+    assert counts() == {"d": 5, "e": 3, "e/full": 2, "": above}
+    fs.rmdir("d/a")
+    fs.rename("d/b", "e/full/b")
+    fs.chmod("d", 0o700)
+    assert counts() == {"d": 3, "e": 3, "e/full": 3, "": above}
+    fs.mkdir("d/a")
+    fs.rename("e/full/b", "d/a")
+    assert counts() == {"d": 4, "e": 3, "e/full": 2, "": above}
+    fs.rename("d/file", "e/file")
+    fs.rename("e", "d/e")
+    assert [fs.stat(path).nlink for path in ("d", "d/e", "d/e/full")] == [5, 3, 2]
+    assert fs.stat("").nlink == above - 1
+    if isinstance(fs, Direct):
+        fs.restart(held=True)
+        assert [fs.stat(path).nlink for path in ("d", "d/e", "d/e/full")] == [5, 3, 2]
+    fs.settle()
+    assert [fs.stat(path).nlink for path in ("d", "d/e", "d/e/full")] == [5, 3, 2]
+    assert (fs.shared / "d").stat().st_nlink == 5

@@ -50,7 +50,7 @@ from tierfs.namespace.grouping.table import GroupTable
 from tierfs.namespace.objects import Objects
 from tierfs.namespace.outage.announced import Announced
 from tierfs.namespace.outage.calls import SharedCalls
-from tierfs.namespace.overlay.links import LINKS, Links
+from tierfs.namespace.overlay.links import COUNTED, LINKS, Links, subdirectories
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, LocalObject, Location, Node
 from tierfs.namespace.overlay.tree import Tree
 from tierfs.namespace.requests import current
@@ -218,6 +218,7 @@ class Core(Objects):
         obj.links += LINKS.get(kind, 0)
         if kind is OpKind.PUT:
             obj.put = op
+        self.count_directories(op)
         changes = self._pin(op)
         changes.append(SaveObject(self._record(obj, base_inode)))
         changes.append(SaveOp(op))
@@ -227,6 +228,19 @@ class Core(Objects):
             for changed in (parent, source[0]) if source else (parent,):
                 self.touch(changed, now)
         return op, self.journal.post(*changes)
+
+    def count_directories(self, op: Op) -> None:
+        """`op` will change how many directories there are in one; before it is in the backlog."""
+        if op.kind not in COUNTED:
+            return
+        backlog = self.backlog
+        op.subdirectories = subdirectories(
+            op, self.tree.directories, backlog.of_name(op.parent, op.name),
+            backlog.of_object(op.object),
+        )  # fmt: skip
+        for directory, change in op.subdirectories:
+            if (state := self.tree.directories.get(directory)) is not None:
+                state.subdirectories += change
 
     def is_log(self, op: Op) -> bool:
         """Whether `op` sends a file to whose path the policy for logs applies."""
@@ -329,6 +343,10 @@ class Core(Objects):
         """`op` is committed or dropped: what the journal has to forget. Synchronous."""
         for scope in (op.scope, op.scope2):
             self.groups.settled(scope)
+        for directory, change in op.subdirectories:
+            if (state := self.tree.directories.get(directory)) is not None:
+                state.subdirectories -= change
+                state.counted += 1
         changes: list[Change] = [*self._unpin(self.tree.needed(op)), DropOp(op.row)]
         for obj in filter(None, map(self.tree.objects.get, filter(None, (op.object, op.other)))):
             obj.pending -= 1

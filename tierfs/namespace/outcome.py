@@ -6,6 +6,7 @@ Called by the write-back in the synchronous step that ends the op; what takes I/
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Outcomes:
             changes += self._moved_back(op, outcome.other)
             self._core.links.committed(op)
             self._core.announced.committed(op, outcome.st, outcome.other)
+            self._count_directories(op)
         else:
             self._dropped(op)
         self._keep_ctime(obj, outcome.st)
@@ -86,6 +88,14 @@ class Outcomes:
                 if st is not None:
                     self._chores.sign_again(st, times="times" in op.fields)
         return []
+
+    def _count_directories(self, op: Op) -> None:
+        """The shared tier counts them from now on; of what it said last that is known."""
+        for directory, change in op.subdirectories:
+            state = self._tree.directories.get(directory)
+            if state is not None and state.known is not None:
+                nlink = state.known.nlink + change
+                state.known = dataclasses.replace(state.known, nlink=nlink)
 
     def _count_links(self, op: Op, obj: LocalObject | None, outcome: Outcome) -> None:
         if obj is None or outcome.kind is not OutcomeKind.COMMITTED:

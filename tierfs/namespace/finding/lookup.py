@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import trio
 
@@ -20,6 +20,7 @@ from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.seen import Seen
+from tierfs.namespace.finding.subdirectories import directory_links, stands_beside
 from tierfs.namespace.outage.asking import asker, until_it_waits
 from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.outage.instead import Instead
@@ -286,6 +287,7 @@ class Lookup:
         else:
             attributes = await self._referred_attributes(node, obj, st)
         if node.directory is not None:
+            await self._count_directories(node, self._tree.directories[node.directory])
             found = self._directory_attributes(node.directory, attributes)
             return dataclasses.replace(found, nlink=0) if node.unlinked else found
         attributes = _ours(node, attributes)
@@ -312,7 +314,8 @@ class Lookup:
             return None
         obj, state = node.object, self._tree.directories[node.directory]
         if obj is not None and obj.content is not Content.NONE:
-            found = obj.attributes
+            counted = not stands_beside(self._core, state) or self._clock() < state.known_until
+            found = obj.attributes if counted else None
         else:
             found = state.known if self._clock() < state.known_until else None
         return None if found is None else self._directory_attributes(node.directory, found)
@@ -368,18 +371,27 @@ class Lookup:
         # asked for before each create: dataclasses.replace takes several times as long
         return Attributes(
             attributes.kind, attributes.mode, attributes.uid, attributes.gid, DIRECTORY_BYTES,
-            attributes.atime_ns, mtime_ns, max(mtime_ns, state.ctime_ns), attributes.nlink,
+            attributes.atime_ns, mtime_ns, max(mtime_ns, state.ctime_ns),
+            directory_links(self._core, state, attributes.nlink),
             DIRECTORY_BYTES // 512, attributes.rdev,
         )  # fmt: skip
+
+    async def _count_directories(self, node: Node, state: DirectoryState) -> None:
+        """Has the shared tier count those in a directory that has an object here as well."""
+        if stands_beside(self._core, state) and self._clock() >= state.known_until:
+            with suppress(OSError):  # what it said last counts
+                await self._committed_attributes(node, None, hasty=True)
 
     async def _committed_attributes(
         self, node: Node, st: os.stat_result | None, *, hasty: bool = False
     ) -> Attributes:
         state = None if node.directory is None else self._tree.directories[node.directory]
-        known = self.instead.attributes(node)
+        known, counted = self.instead.attributes(node), None
         if st is None:
             if state is not None and known is not None and self._clock() < state.known_until:
                 return known
+            if state is not None:
+                counted = state.counted
             try:
                 st = await self._shared_stat(node, hasty=hasty or known is not None)
             except OSError as error:
@@ -388,7 +400,9 @@ class Lookup:
                 return known  # a dead tier must not close the way to what is pending below (G8)
         found = Attributes.of(st)
         if state is not None:
-            state.known, state.known_until = found, self._clock() + FRESH_SECONDS
+            is_fresh = counted in (None, state.counted)
+            state.known = found
+            state.known_until = self._clock() + FRESH_SECONDS if is_fresh else 0.0
         return found
 
     async def _shared_stat(self, node: Node, *, hasty: bool) -> os.stat_result:

@@ -1,14 +1,18 @@
-"""How many names a file has while ops that give or take one are pending."""
+"""How many names a file has, and how many directories one has, while ops on them are pending."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 
-from tierfs.model import Op, OpKind
+from tierfs.model import OLDER, REMOVALS, ObjectId, Op, OpKind
 from tierfs.namespace.overlay.nodes import LocalObject
 
 LINKS = {OpKind.LINK: 1, OpKind.UNLINK: -1}
 """What the end of an op adds to the names of its own object."""
+
+COUNTED = frozenset({OpKind.MKDIR, OpKind.RMDIR, OpKind.RENAME, OpKind.TRASH})
+"""Ops that make, move or take directories."""
 
 
 class Links:
@@ -51,3 +55,48 @@ def changing(obj: LocalObject, ops: list[Op]) -> Iterator[Op]:
     """Those of its own `ops`, and of others, whose end changes how many names `obj` has."""
     yield from (op for op in ops if op.kind in LINKS)
     yield from obj.losing
+
+
+def subdirectories(
+    op: Op, directories: Container[ObjectId], of_name: Op | None, of_object: Op | None
+) -> tuple[tuple[ObjectId, int], ...]:
+    """What the end of `op` adds to the directories in a directory of the shared tier.
+
+    `of_name`, `of_object`: the last ops that concern its name and its object, before itself. A
+    checkpoint that is removed goes with its TRASH; the RMDIR behind that finds nothing.
+    """
+    match op.kind:
+        case OpKind.MKDIR:
+            return ((op.parent, 1),)
+        case OpKind.TRASH if OLDER not in op.fields:
+            return ((op.parent, -1),)
+        case OpKind.RMDIR if of_object is None or of_object.kind is not OpKind.TRASH:
+            return ((op.parent, -1),)
+        case OpKind.RENAME if op.parent2 is not None:
+            return _moved(op, op.parent2, directories, of_name)
+    return ()
+
+
+def _moved(
+    op: Op, source: ObjectId, directories: Container[ObjectId], of_name: Op | None
+) -> tuple[tuple[ObjectId, int], ...]:
+    count: Counter[ObjectId] = Counter()
+    there, back = op.object in directories, op.other in directories
+    if there:
+        count[op.parent] += 1
+        count[source] -= 1
+    if back:
+        count[source] += 1
+        count[op.parent] -= 1
+    if there and op.other is None and op.overwrites and not _takes(of_name, op):
+        count[op.parent] -= 1  # it replaces an empty one
+    return tuple((directory, change) for directory, change in count.items() if change)
+
+
+def _takes(before: Op | None, op: Op) -> bool:
+    """Whether `before` leaves nothing under the name of `op`."""
+    if before is None:
+        return False
+    if before.kind is OpKind.RENAME:
+        return before.other is None and (before.parent2, before.name2) == (op.parent, op.name)
+    return before.kind in REMOVALS

@@ -315,6 +315,8 @@ class DirectoryState:
         removed: it was removed here; nothing new may be made in it.
         vouched: a committed name in it says that it is whole (a commit name of DESIGN 5).
         unsealed: the unsealed checkpoints seen in it: name → directory id.
+        subdirectories: what pending ops add to those that the shared tier has in it;
+        counted: how often one of them has ended: who awaited an answer compares it.
     """
 
     id: ObjectId
@@ -334,6 +336,8 @@ class DirectoryState:
     removed: bool = False
     vouched: bool = False
     unsealed: dict[Name, ObjectId] = field(default_factory=dict)
+    subdirectories: int = 0
+    counted: int = 0
 
     def put(self, name: Name, entry: Entry) -> None:
         """Sets what the overlay says of `name`."""

@@ -185,6 +185,7 @@ def _restore_op(core: Core, op: Op, obj: LocalObject, bases: Mapping[ObjectId, i
     if op.kind is OpKind.PUT:
         obj.put = op
     tree.pin(tree.needed(op))
+    core.count_directories(op)
     if op.other is not None:
         _exchange(core, op, obj, bases.get(op.other))
     else:
