@@ -239,6 +239,17 @@ def test_evicted_copy_is_read_from_the_shared_tier(direct: Direct) -> None:
     assert direct.read_file("d/pending") == b"kept"
 
 
+def test_eviction_leaves_what_is_pending(direct: Direct) -> None:
+    """Staged and not renamed yet, it is the only copy still."""
+    with stalled(direct, "put.rename") as stall:
+        direct.write_file("f", b"content")
+        assert stall.reached.wait(10)
+        direct.run(direct.fs.eviction.make, 1 << 60)
+        assert direct.read_file("f") == b"content"
+    direct.settle()
+    assert (direct.shared / "f").read_bytes() == b"content"
+
+
 def test_eviction_leaves_what_is_open(direct: Direct) -> None:
     direct.write_file("f", b"content")
     direct.settle()

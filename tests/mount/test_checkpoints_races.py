@@ -9,7 +9,8 @@ The numbers are those of FRAMEWORKS (d).
 | | `test_marker_before_other_files` |
 | 3 renamed before it is closed | `test_safetensors_renames_before_it_closes` |
 | 4 sent at the first FLUSH | `test_parity_programs.test_shell_redirections`, |
-| | `test_parity_programs.test_zip_with_patched_headers`; `frameworks` 02 and 03 |
+| | `test_parity_programs.test_zip_with_patched_headers`, |
+| | `test_mappings.test_stores_through_a_mapping_after_close`; `frameworks` 02 and 03 |
 | 5 sent while it is rewritten | `test_interleavings.test_rewritten_and_renamed_while_…`; |
 | | `component/shared/test_shared_transfer.py` |
 | 6 a step is saved over itself | `test_order.test_overwritten_checkpoint_never_mixes_marker_…` |
@@ -27,7 +28,8 @@ The numbers are those of FRAMEWORKS (d).
 | 16 chmod and utimens after close | `test_parity_attributes.test_chmod_and_utimens_after_close` |
 | 17 times of directories | `test_order.test_directory_times_keep_the_order_of_saves` |
 | 18 killed between close and commit | `test_crash.py`, `test_groups_crash.py` |
-| 19 evicted too early | `behaviour/test_races.test_eviction_leaves_what_is_open`, |
+| 19 evicted too early | `behaviour/test_races.test_eviction_leaves_what_is_pending`, |
+| | `behaviour/test_races.test_eviction_leaves_what_is_open`, |
 | | `test_limits.test_clean_copies_make_room_for_new_files` |
 | 20 no marker at all | `test_nothing_under_its_name_before_it_is_whole` |
 | 28 a negative name sent late | `test_negative_name_keeps_a_checkpoint_unsealed`, |
