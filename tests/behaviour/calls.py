@@ -174,7 +174,7 @@ class Calls(abc.ABC):
         plain = at.kind is Kind.DIRECTORY
         return Item(
             at.kind, at.mode, (at.uid, at.gid), content, self._xattrs(path, at.kind),
-            at.nlink, 0 if plain else at.mtime_ns,
+            0 if plain else at.nlink, 0 if plain else at.mtime_ns,
         )  # fmt: skip
 
     def _xattrs(self, path: str, kind: Kind) -> tuple[tuple[str, bytes], ...]:

@@ -107,18 +107,10 @@ class Model:
         return {
             path: (
                 thing.kind, thing.mode, thing.content, tuple(sorted(thing.xattrs.items())),
-                self._directories(path) if thing.kind is Kind.DIRECTORY else things.count(thing),
+                0 if thing.kind is Kind.DIRECTORY else things.count(thing),
             )
             for path, thing in self.at.items()
         }  # fmt: skip
-
-    def _directories(self, path: str) -> int:
-        """The link count of a directory."""
-        inside = [
-            thing for other, thing in self.at.items()
-            if os.path.dirname(other) == path and thing.kind is Kind.DIRECTORY
-        ]  # fmt: skip
-        return 2 + len(inside)
 
 
 def seen(calls: Calls) -> dict[str, tuple[object, ...]]:
