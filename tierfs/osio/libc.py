@@ -25,6 +25,8 @@ FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 FALLOC_FL_ZERO_RANGE = 16
 FICLONE = 0x40049409
+CLONE_FILES = 0x400
+"""linux/sched.h."""
 FS_IOC_FSGETXATTR = 0x801C581F
 FSXATTR = struct.Struct("=IIII12x")
 """struct fsxattr: flags, extsize, nextents, projid."""
@@ -111,6 +113,11 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 def ioprio_set(number: int, which: int, who: int, priority: int) -> None:
     """ioprio_set(2), whose number on this machine is `number`."""
     _check(_libc.syscall(ctypes.c_long(number), which, who, priority))
+
+
+def unshare_descriptors() -> None:
+    """The calling thread has a table of descriptors of its own, with the same in it: unshare(2)."""
+    _check(_libc.unshare(CLONE_FILES))
 
 
 def syncfs(fd: int) -> None:

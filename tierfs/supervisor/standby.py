@@ -9,6 +9,7 @@ import logging
 import socket
 import time
 
+from tierfs.supervisor.apart import Starter
 from tierfs.supervisor.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -18,22 +19,23 @@ PAUSE_SECONDS = 60.0
 
 
 class Standby:
-    """At most one waiting worker, started by `command`."""
+    """At most one waiting worker, which `starter` starts by `command`."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], starter: Starter) -> None:
         self._command = command
+        self._starter = starter
         self._worker: Worker | None = None
         self._not_before = 0.0
 
     def prepare(self) -> None:
         """Starts one, unless one waits or the last one failed a moment ago."""
         if self._worker is None and time.monotonic() >= self._not_before:
-            self._worker = Worker(self._command)
+            self._worker = self._start()
 
     def renew(self) -> None:
         """Starts one of the version that is installed now."""
         self.discard()
-        self._worker = Worker(self._command)
+        self._worker = self._start()
 
     def look(self) -> None:
         """Notices whether it is prepared, or has ended."""
@@ -68,7 +70,7 @@ class Standby:
         """The one that waits, or a new one."""
         self.look()
         worker, self._worker = self._worker, None
-        return worker or Worker(self._command)
+        return worker or self._start()
 
     def discard(self) -> None:
         """Ends the one that waits."""
@@ -77,3 +79,6 @@ class Standby:
             worker.kill()
             worker.exit_code()
             worker.close()
+
+    def _start(self) -> Worker:
+        return Worker(self._command, self._starter)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tierfs.control.supervision import FAILED, RUNNING, STARTING, State, remove_state, write_state
 from tierfs.supervisor import refuser
+from tierfs.supervisor.apart import Closing, Starter
 from tierfs.supervisor.link import LEFT
 from tierfs.supervisor.standby import Standby
 from tierfs.supervisor.worker import Worker, wait_readable
@@ -62,7 +63,6 @@ class Supervisor:
         self, mountpoint: str, command: list[str], directory: Path, say: Callable[[str], None]
     ) -> None:
         self._mountpoint = mountpoint
-        self._next = Standby(command)
         self._directory = directory
         self._say = say
         self._kept: dict[str, int] = {}
@@ -73,14 +73,17 @@ class Supervisor:
         self._asked: set[int] = set()
         self._reloading = False
         self._failed_reloads = 0
-        self._wakeup = self._catch_signals()
+        self._wakeup, *wakeup = self._catch_signals()
+        self._starter = Starter([self._wakeup, *wakeup])  # before there is anything of a tier
+        self._closing = Closing()
+        self._next = Standby(command, self._starter)
 
-    def _catch_signals(self) -> int:
+    def _catch_signals(self) -> tuple[int, int]:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, _: self._asked.add(number))
-        return reader
+        return reader, writer
 
     @property
     def _end_asked(self) -> bool:
@@ -113,8 +116,9 @@ class Supervisor:
 
     def _detach(self) -> None:
         """No worker could unmount: applications get ENOENT, not a dead mount."""
-        done = subprocess.run(
-            ["umount", "--lazy", self._mountpoint], capture_output=True, text=True, check=False
+        command = ["umount", "--lazy", self._mountpoint]
+        done = self._starter.call(
+            lambda: subprocess.run(command, capture_output=True, text=True, check=False)
         )
         if done.returncode != 0:
             log.error("unmount: %s", done.stderr.strip())
@@ -189,6 +193,9 @@ class Supervisor:
 
     def _end_if_silent(self, worker: Worker, leave_by: float) -> None:
         reason = self._standstill(worker)
+        if reason:
+            self._listen(worker)  # it may be the supervisor that was kept from its work
+            reason = self._standstill(worker)
         if leave_by and time.monotonic() > leave_by:
             reason = f"it did not make room within {LEAVE_SECONDS:.0f} s"
         if not reason:
@@ -281,8 +288,12 @@ class Supervisor:
 
     def _drop(self, name: str) -> None:
         fd = self._kept.pop(name, None)
-        if fd is not None:
-            os.close(fd)
+        if fd is None:
+            return
+        if name == DEVICE:
+            os.close(fd)  # which is the end of the mount
+        else:
+            self._closing.close(fd)
 
     def _drain_wakeup(self) -> None:
         try:

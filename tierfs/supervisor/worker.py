@@ -7,11 +7,11 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterable, Mapping
 
 from tierfs.supervisor import link
+from tierfs.supervisor.apart import Starter
 from tierfs.supervisor.standstill import Standstill
 
 HAND_OVER_SECONDS = 10.0
@@ -33,14 +33,9 @@ class Worker:
         silenced: it was killed because it did not answer.
     """
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], starter: Starter) -> None:
         """Starts `command` with ``--link-fd N`` added."""
-        self.end, theirs = link.pair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, "--link-fd", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd="/",
-            )  # fmt: skip
+        self._process, self.end = starter.worker(command)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
         self.end.settimeout(0)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tierfs.supervisor.apart import Starter
 from tierfs.supervisor.worker import Worker
 
 MOST_OF_SELECT = 1024
@@ -33,7 +34,7 @@ def many_descriptors() -> Iterator[None]:
 @pytest.mark.usefixtures("many_descriptors")
 def test_one_is_ended_whatever_else_is_kept() -> None:
     """A supervisor keeps descriptors of the files that are open in the mount."""
-    worker = Worker(["sh", "-c", "exec sleep 60"])
+    worker = Worker(["sh", "-c", "exec sleep 60"], Starter())
     assert worker.pidfd > MOST_OF_SELECT
     worker.kill()
     assert worker.exit_code() == -signal.SIGKILL
