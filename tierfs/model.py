@@ -134,6 +134,9 @@ STAGED = "staged"
 """In `Op.fields` of MKDIR, RMDIR and RENAME: the directory that is made, taken away or moved is an
 unsealed checkpoint, and stands on the shared tier as ``.staging_NAME``."""
 
+XATTR_FIELD = "xattr:"
+"""In `Op.fields` of SETATTR, before the name of an xattr."""
+
 
 def staging_name(name: Name) -> Name:
     """The name that the checkpoint `name` has on the shared tier until it is sealed.

@@ -6,19 +6,24 @@ import dataclasses
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.behaviour.calls import OsCalls, beside, error_of
-from tests.behaviour.direct import Direct
+from tests.behaviour.direct import CALLER, Direct
 from tests.faults import Stall
 from tests.harness import wait_until
 from tierfs.model import ROOT, Signature
 from tierfs.namespace.finding.listing import Listing
+from tierfs.namespace.outage.asking import on_behalf_of
 from tierfs.namespace.overlay.tree import ROOT_INO
+from tierfs.osio.intent import is_making
 
 
 def until_looked_at(direct: Direct) -> None:
@@ -113,10 +118,61 @@ def test_error_of_the_shared_tier_where_its_names_are_remembered(direct: Direct,
     assert [path.name for path in direct.shared.glob("[!.]*")] == ["f"]
 
 
+@contextmanager
+def opening(path: Path) -> Iterator[int]:
+    """A process that stands still in the call that makes `path`, as one that waits for a lookup."""
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    code = "import os, sys; os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)"
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    try:
+        wait_until(
+            lambda: is_making(process.pid, os.fsencode(path.parent.name), os.fsencode(path.name)),
+            "the open to block",
+        )
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_directory_made_just_before_the_shared_tier_dies(direct: Direct, tmp_path: Path) -> None:
+    """Committed and not looked at yet: what is made in it is made, and its rights are its own."""
+    until_looked_at(direct)
+    direct.system.hook = broken("look.list")  # which no look at it gets past
+    direct.mkdir("checkpoint-1")
+    direct.mkdir("private")
+    direct.settle()
+    direct.chmod("private", 0o700)
+    direct.settle()
+    direct.system.hook = broken("place.open", "place.stat", "look.stat", "look.xattrs")
+
+    async def create(folder: str, maker: int) -> None:
+        with on_behalf_of(maker):
+            state = direct.fs.tree.directory(inodes[folder])
+            with pytest.raises(FileNotFoundError):
+                await direct.fs.lookup.resolve(state, b"f")
+            handle = await direct.fs.files.create(state, b"f", 0o644, CALLER)
+            await direct.fs.files.flush(handle)
+            await direct.fs.files.release(handle)
+
+    inodes = {folder: direct.inode(folder) for folder in ("checkpoint-1", "private")}
+    for folder in inodes:
+        with opening(tmp_path / folder / "f") as maker:
+            direct.run(create, folder, maker)
+    assert direct.stat("private").mode == 0o700
+    direct.system.hook = None
+    direct.settle()
+    assert direct.listdir("private") == ["f"]
+    assert (direct.shared / ".staging_checkpoint-1" / "f").exists()
+
+
 def test_failed_listing_is_no_empty_directory(direct: Direct) -> None:
     direct.mkdir("d")
     direct.write_file("d/f", b"content")
     direct.settle()
+    direct.restart()
+    until_looked_at(direct)
     direct.system.hook = broken("look.list")
     assert error_of(direct.listdir, "d") == "EIO"
     assert error_of(direct.rmdir, "d") == "EIO"

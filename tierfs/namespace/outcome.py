@@ -12,7 +12,17 @@ import time
 from collections.abc import Sequence
 
 from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
-from tierfs.model import OLDER, STAGED, CleanRecord, Name, ObjectId, Op, OpKind, Signature
+from tierfs.model import (
+    OLDER,
+    STAGED,
+    Attributes,
+    CleanRecord,
+    Name,
+    ObjectId,
+    Op,
+    OpKind,
+    Signature,
+)
 from tierfs.namespace.chores import Chores
 from tierfs.namespace.clock import SETTLE_SECONDS
 from tierfs.namespace.core import Core
@@ -39,7 +49,7 @@ class Outcomes:
             changes += self._committed(op, obj, outcome.st)
             changes += self._moved_back(op, outcome.other)
             self._core.links.committed(op)
-            self._core.announced.committed(op, outcome.st, outcome.other)
+            self._announce(outcome, obj)
             self._count_directories(op)
         else:
             self._dropped(op)
@@ -96,6 +106,18 @@ class Outcomes:
             if state is not None and state.known is not None:
                 nlink = state.known.nlink + change
                 state.known = dataclasses.replace(state.known, nlink=nlink)
+
+    def _announce(self, outcome: Outcome, obj: LocalObject | None) -> None:
+        """What is there now is known if the shared tier does not answer from here on."""
+        op, st, announced = outcome.op, outcome.st, self._core.announced
+        announced.committed(op, st, outcome.other)
+        state = self._tree.directories.get(op.object)
+        if st is None or state is None:
+            return
+        state.known = Attributes.of(st)
+        bare = obj is not None and obj.xattrs == frozenset()
+        if op.kind is OpKind.MKDIR and bare and not outcome.adopted:
+            announced.made(op.object, st)
 
     def _count_links(self, op: Op, obj: LocalObject | None, outcome: Outcome) -> None:
         if obj is None or outcome.kind is not OutcomeKind.COMMITTED:

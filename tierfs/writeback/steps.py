@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tierfs.local import ObjectStore
-from tierfs.model import OLDER, STAGED, Attributes, Kind, Name, ObjectId, Op, OpKind
+from tierfs.model import OLDER, STAGED, XATTR_FIELD, Attributes, Kind, Name, ObjectId, Op, OpKind
 from tierfs.osio import RENAME_EXCHANGE
 from tierfs.shared import (
     TRASH_PATH,
@@ -20,9 +20,6 @@ from tierfs.shared import (
     staging_name,
 )
 from tierfs.writeback.results import Applied, NothingToDo
-
-XATTR_FIELD = "xattr:"
-
 
 UNLISTED = "it was never whole, no listing showed it, and the directory that held it was removed"
 

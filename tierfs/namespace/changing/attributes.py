@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from tierfs.journal import SaveOp, Ticket
-from tierfs.model import ROOT, Kind, Op, OpKind, OpState, Phase
+from tierfs.model import ROOT, XATTR_FIELD, Kind, Op, OpKind, OpState, Phase
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.content.files import Files
@@ -288,7 +288,7 @@ class AttributeCalls:
 
 def field_of(name: bytes) -> str:
     """How a SETATTR op names an xattr."""
-    return "xattr:" + os.fsdecode(name)
+    return XATTR_FIELD + os.fsdecode(name)
 
 
 def refuse_ours(name: bytes) -> None:

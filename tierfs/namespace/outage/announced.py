@@ -12,7 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tierfs.model import STAGED, Attributes, Kind, Name, ObjectId, Op, OpKind, Signature
+from tierfs.model import (
+    STAGED,
+    XATTR_FIELD,
+    Attributes,
+    Kind,
+    Name,
+    ObjectId,
+    Op,
+    OpKind,
+    Signature,
+)
 from tierfs.namespace.overlay.nodes import Location
 from tierfs.shared import Entry, Place, SharedTier
 
@@ -30,6 +40,9 @@ LOOK_SHARE = 20
 MOST_REMOVED = 10_000
 
 Stamp = tuple[int, int, int]
+
+NO_LOOK: Stamp = (0, 0, 0)
+"""Of a directory that was not looked at yet."""
 
 
 class Bare(NamedTuple):
@@ -177,8 +190,19 @@ class Announced:
         known = self._known.get(directory)
         return None if known is None else known.stamp
 
+    def made(self, directory: ObjectId, st: os.stat_result) -> None:
+        """`directory` has just been made, without xattrs: nothing but our own stands in it."""
+        if directory in self._used and directory not in self._known:
+            self._known[directory] = Known(st, {}, set(), {}, NO_LOOK)
+            self.changes += 1
+
     def committed(self, op: Op, st: os.stat_result | None, other: os.stat_result | None) -> None:
         """`op` is on the shared tier; `st` and `other`: what has its names now."""
+        if st is not None and (known := self._known.get(op.object)) is not None:
+            known.here = st
+            if any(field.startswith(XATTR_FIELD) for field in op.fields):
+                del self._known[op.object]  # which it has now is not at hand
+                self._due.pop(op.object, None)
         known = self._known.get(op.parent)
         if known is not None:
             if op.kind is OpKind.MKDIR and STAGED in op.fields:
