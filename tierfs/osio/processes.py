@@ -1,4 +1,9 @@
-"""What /proc tells of the process behind a request of the kernel."""
+"""What /proc tells of the process behind a request of the kernel.
+
+Of a process in execve(2) that closes its files (O_CLOEXEC) `stat` and `syscall` tell nothing until
+these closes are answered (Linux 6.18, exec_update_lock): who answers them must not read either.
+`status` tells at any time.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import fcntl
 import functools
 import os
 import resource
+import select
 import struct
+import threading
 import time
 
 _MOST = 8192
@@ -17,8 +24,8 @@ RESERVED = 768
 PF_SIGNALED = 0x400
 """Task flag: killed by a signal (include/linux/sched.h); field 9 of /proc/PID/stat, proc(5)."""
 
-PF_EXITING = 0x4
-"""Task flag: it closes its files just now (include/linux/sched.h)."""
+TOLD_SECONDS = 1.0
+"""How long `stat` is waited for where it may not come."""
 
 _SIGKILL_BIT = 1 << 8
 
@@ -57,6 +64,8 @@ def most_open_files() -> int:
 
 def was_killed(process: int) -> bool:
     """Whether `process` is dying of a signal: its closes are the kernel's, not its own."""
+    if not _has_let_go_of_its_files(read_proc(f"/proc/{process}/status")):
+        return False
     fields = _stat(process)
     return bool(fields) and bool(int(fields[6]) & PF_SIGNALED)
 
@@ -65,12 +74,12 @@ def is_dying(thread: int) -> bool:
     """Whether `thread` is gone, ends, or will end as soon as it is let: it was killed.
 
     A signal that ends a process reaches each of its threads as SIGKILL (signal(7)); a thread that
-    is ending gets none any more, but its flags tell.
+    is ending has none any more, and no files.
     """
-    fields = _stat(thread)
-    if not fields or int(fields[6]) & PF_EXITING:
+    status = read_proc(f"/proc/{thread}/status")
+    if not status or _has_let_go_of_its_files(status):
         return True
-    pending = read_proc(f"/proc/{thread}/status").partition(b"\nSigPnd:")[2].split(None, 1)
+    pending = status.partition(b"\nSigPnd:")[2].split(None, 1)
     return bool(pending) and bool(int(pending[0], 16) & _SIGKILL_BIT)
 
 
@@ -89,8 +98,11 @@ def is_waiting(thread: int) -> bool:
 
 
 def start_time(process: int) -> int:
-    """When `process` began, in clock ticks since boot (proc(5), stat, field 22); 0: it is gone."""
-    fields = _stat(process)
+    """When `process` began, in clock ticks since boot (proc(5), stat, field 22).
+
+    0: it is gone, or that is not told now.
+    """
+    fields = _stat_in_time(process)
     return int(fields[19]) if fields else 0
 
 
@@ -107,7 +119,7 @@ def ancestors(process: int) -> frozenset[int]:
     found = set()
     while process > 0 and process not in found:
         found.add(process)
-        fields = _stat(process)
+        fields = _stat_in_time(process)
         process = int(fields[1]) if fields else 0
     return frozenset(found)
 
@@ -115,6 +127,13 @@ def ancestors(process: int) -> frozenset[int]:
 def follow_process(process: int) -> int:
     """A descriptor of `process` that becomes readable when it ends; OSError(ESRCH): it is gone."""
     return os.pidfd_open(process)
+
+
+def has_ended(descriptor: int) -> bool:
+    """Whether the process of that descriptor has ended."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def ended_well(descriptor: int, process: int) -> bool:
@@ -136,6 +155,20 @@ def ended_well(descriptor: int, process: int) -> bool:
     (mask,) = struct.unpack_from("Q", info, 0)
     (status,) = struct.unpack_from("i", info, _PIDFD_INFO_STATUS)
     return not mask & _PIDFD_INFO_EXIT or bool(status == 0)
+
+
+def _has_let_go_of_its_files(status: bytes) -> bool:
+    """As a process that ends does before it closes them (exit_files), and execve(2) does not."""
+    return b"\nFDSize:\t0\n" in status
+
+
+def _stat_in_time(process: int) -> list[bytes]:
+    """As `_stat`; empty also when it does not come, as of a process in execve(2)."""
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.extend(_stat(process)), daemon=True)
+    reader.start()
+    reader.join(TOLD_SECONDS)
+    return [] if reader.is_alive() else found
 
 
 def _stat(process: int) -> list[bytes]:

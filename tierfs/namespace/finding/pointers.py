@@ -13,7 +13,7 @@ from tierfs.health import is_failure
 from tierfs.model import Name, ObjectId, Op
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import NAME_BYTES, Lookup
-from tierfs.namespace.outage.asking import asker, on_behalf_of
+from tierfs.namespace.outage.asking import on_behalf_of
 from tierfs.namespace.overlay.nodes import DirectoryState, LocalObject, Node
 from tierfs.order import names
 from tierfs.order.spellings import spellings_in
@@ -67,8 +67,10 @@ async def _at_hand(lookup: Lookup, state: DirectoryState, name: Name) -> Node | 
     """What has `name`, if anything; Unanswered while the tier is silent and it is not known.
 
     Also where no application waits: a close has been answered, and the next open waits for this.
+    Nobody is asked whether he makes the name: he is in another call, and if that is an exec, which
+    closes files, /proc tells nothing of him until we have answered.
     """
-    with on_behalf_of(asker() or 0):
+    with on_behalf_of(0):
         return await lookup.find(state, name, hasty=True)
 
 

@@ -20,10 +20,15 @@ class Processes:
     def __init__(self, ended: Ended) -> None:
         self._ended = ended
         self._followed: dict[tuple[int, int], int] = {}
+        self._started: dict[int, int] = {}
         self._send, self._fresh = trio.open_memory_channel[tuple[int, int]](math.inf)
 
     def follow(self, process: int) -> int:
         """Begin to follow `process`; its start time, 0 when it cannot be seen (any more)."""
+        if (known := self._started.get(process)) and not processes.has_ended(
+            self._followed[process, known]
+        ):
+            return known  # /proc is not asked: it says nothing of a process in execve(2)
         started = processes.start_time(process) if process > 0 else 0
         if started and (process, started) not in self._followed:
             try:
@@ -31,6 +36,7 @@ class Processes:
             except OSError:
                 return 0
             self._followed[process, started] = descriptor
+            self._started[process] = started
             self._send.send_nowait((process, started))
         return started
 
@@ -48,11 +54,14 @@ class Processes:
             for descriptor in self._followed.values():
                 os.close(descriptor)
             self._followed.clear()
+            self._started.clear()
 
     async def _wait(self, process: int, started: int) -> None:
         descriptor = self._followed[process, started]
         await trio.lowlevel.wait_readable(descriptor)
         well = processes.ended_well(descriptor, process)
         del self._followed[process, started]
+        if self._started.get(process) == started:
+            del self._started[process]
         os.close(descriptor)
         self._ended(process, started, well)
