@@ -46,6 +46,7 @@ class Backlog(Lookups):
         self._removals = HeldRemovals(self._indexes)
         self._items = {}
         self._recheck: dict[Item, None] = {}
+        self._passing: dict[Item, None] = {}
         self.examined = 0
 
     def __len__(self) -> int:
@@ -81,6 +82,7 @@ class Backlog(Lookups):
         self._unpark(item)
         self._ready.discard(item)
         self._recheck.pop(item, None)
+        self._passing.pop(item, None)
         self._indexes.unplace(item)
         self._holds.end(item)
         self._hopeless.gone(item)
@@ -226,7 +228,15 @@ class Backlog(Lookups):
         if not item.is_removal:
             raise ValueError(f"{op.kind} of {show(op)} is no removal")
         item.makes_room = True
+        self._passing[item] = None
         self._recheck[item] = None
+
+    def let_none_pass(self) -> None:
+        """The removals that went before the saves have their place behind them again."""
+        passing, self._passing = self._passing, {}
+        for item in passing:
+            item.makes_room = False
+            self._recheck[item] = None
 
     # Questions
 

@@ -124,6 +124,7 @@ class Removals:
         old version of what does not fit, so only when that has not changed for `full_hold`.
         """
         if not self._is_full():
+            self._rooms.backlog.let_none_pass()
             return False
         now, found = time.time_ns(), False
         for op in self._rooms.backlog.waiting_removals():

@@ -69,6 +69,24 @@ def test_a_removal_that_makes_room_goes_before_the_saves(tree: Tree) -> None:
         tree.backlog.let_pass(new)
 
 
+def test_with_room_again_removals_are_behind_the_saves_again(tree: Tree) -> None:
+    """Whatever else they waited for meanwhile, and whatever became of those beside them."""
+    new = tree.put("run/new.bin")
+    old, same, gone = (tree.unlink(f"run/{name}.bin") for name in ("old", "new", "gone"))
+    settle(tree)
+    for op in (old, same, gone):
+        tree.backlog.let_pass(op)
+    assert tree.backlog.take(NOW, lambda op: op is gone) is gone
+    tree.backlog.remove(gone)
+    tree.backlog.let_none_pass()
+    assert tree.backlog.waiting_removals() == [old, same]
+    for op in (old, same):
+        blocked = tree.backlog.may_publish(op, NOW)
+        assert blocked is not None
+        assert blocked.by is new
+    assert sent(tree) == [new, old, same]
+
+
 def test_removals_do_not_wait_for_each_other(tree: Tree) -> None:
     ops = [tree.unlink(f"run/{i}.bin") for i in range(3)]
     assert [tree.backlog.take(NOW) for _ in ops] == ops
