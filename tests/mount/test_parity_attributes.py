@@ -245,6 +245,32 @@ def test_setuid_does_not_survive_a_foreign_write(tree: Tree) -> None:
     assert mode(tree / "tool") == 0o777
 
 
+def test_setgid_without_execution_goes_with_a_write_from_outside_the_group(tree: Tree) -> None:
+    """xfstests generic/683 to 687: by write, truncate, fallocate, with each mode of the group."""
+
+    def append(path: Path) -> None:
+        with path.open("ab") as file:
+            file.write(b"more")
+
+    def allocate(path: Path) -> None:
+        fd = os.open(path, os.O_RDWR)
+        os.posix_fallocate(fd, 0, 1 << 16)
+        os.close(fd)
+
+    calls = {"append": append, "truncate": lambda path: os.truncate(path, 3), "falloc": allocate}
+    for bits in (0o6666, 0o2766, 0o6676, 0o6777):
+        for name, call in calls.items():
+            for groups in ([], [BOB]):
+                path = tree / f"{name}-{bits:o}-{len(groups)}"
+                path.write_bytes(b"content")
+                os.chown(path, 0, BOB)
+                path.chmod(bits)
+                tree.commit_here()
+                as_user(lambda call=call, path=path: call(path), ALICE, groups=groups)
+                tree.saw(path.name, mode(path))
+                path.unlink()  # what stays goes with the commit (DEVIATIONS)
+
+
 def test_chown_clears_setuid(tree: Tree) -> None:
     (tree / "tool").write_bytes(b"x")
     (tree / "tool").chmod(0o4755)

@@ -29,6 +29,7 @@ from tierfs.kernel.leading import until_it_waits
 from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests, name_in
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.osio.processes import is_member
 from tierfs.threads import patience
 
 log = logging.getLogger(__name__)
@@ -334,10 +335,14 @@ class Filter:
     async def _kill_privileges(self, request: Request, message: bytes) -> None:
         """Setuid, setgid and capabilities go before the request is carried out."""
         attributes = self._fs.attributes
-        is_acl = request.opcode == Opcode.SETXATTR
-        kill = attributes.kill_setgid if is_acl else attributes.kill_privileges
         try:
-            await kill(self._fs.tree.node(request.nodeid))
+            node = self._fs.tree.node(request.nodeid)
+            if request.opcode == Opcode.SETXATTR:
+                await attributes.kill_setgid(node)
+            else:
+                await attributes.kill_privileges(
+                    node, lambda gid: is_member(request.pid, gid, request.gid)
+                )
         except OSError as error:
             self._awaited.pop(request.unique, None)
             self._reply(wire.error_reply(request.unique, error.errno or errno.EIO))

@@ -19,7 +19,7 @@ from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.finding.listing import DOTS
 from tierfs.namespace.overlay.nodes import Handle
 from tierfs.namespace.requests import Request, carrying_out
-from tierfs.osio.processes import process_of
+from tierfs.osio.processes import is_member, process_of
 
 
 class Operations(pyfuse3.Operations):
@@ -139,7 +139,9 @@ class Operations(pyfuse3.Operations):
         asked = changes(attr, fields)
         if asked == Changes() and not fields.update_ctime:
             # all that is left of a write by another user to a passthrough file (KERNEL_PATH.md)
-            await self._fs.attributes.kill_privileges(node)
+            await self._fs.attributes.kill_privileges(
+                node, lambda gid: is_member(ctx.pid, gid, ctx.gid)
+            )
         else:
             await self._fs.attributes.setattr(node, asked, handle, caller(ctx))
         return entry_attributes(await self._answers.entry(node))

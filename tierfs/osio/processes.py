@@ -136,6 +136,12 @@ def has_ended(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
+def is_member(thread: int, group: int, own: int) -> bool:
+    """Whether `thread`, of group `own`, is in `group` (credentials(7)); nobody is who is gone."""
+    found = read_proc(f"/proc/{thread}/status").partition(b"\nGroups:")[2].partition(b"\n")[0]
+    return group == own or b"%d" % group in found.split()
+
+
 def ended_well(descriptor: int, process: int) -> bool:
     """Whether `process`, which has ended, did so by itself and with status 0.
 

@@ -83,16 +83,19 @@ class AttributeCalls:
         if node.directory is not None and changes.mtime_ns is not None:
             self._core.time_asked(self._core.tree.directories[node.directory], changes.mtime_ns)
 
-    async def kill_privileges(self, node: Node) -> None:
+    async def kill_privileges(self, node: Node, belongs: Callable[[int], bool]) -> None:
         """Takes setuid, setgid and capabilities off a file that another user writes to.
 
-        The kernel leaves it to us (FUSE_HANDLE_KILLPRIV_V2), as inode_remove_privs does it on a
-        local file system: setgid goes only where the group may execute.
+        The kernel leaves it to us (FUSE_HANDLE_KILLPRIV_V2), as setattr_should_drop_suidgid does
+        it on a local file system: setgid without the right of the group to execute stays where the
+        writer `belongs` to the group.
         """
         if node.kind is not Kind.FILE:
             return
-        mode = (await self._lookup.attributes(node)).mode
-        kept = mode & ~(0o6000 if mode & 0o010 else 0o4000)
+        found = await self._lookup.attributes(node)
+        mode = found.mode
+        stays = not mode & 0o010 and (not mode & 0o2000 or belongs(found.gid))
+        kept = mode & ~(0o4000 if stays else 0o6000)
         if kept != mode:
             await self.setattr(node, Changes(mode=kept), None, NOBODY)
         if CAPABILITY in await self.listxattr(node):
