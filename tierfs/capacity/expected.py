@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tierfs.model import Name
@@ -51,6 +52,11 @@ class Expectations:
         while len(self._sizes) > MOST:
             self._sizes.popitem(last=False)
 
+    def restore(self, closed: Sequence[tuple[tuple[Name, ...], int]]) -> None:
+        """The same of many, the last one last; more than are remembered would change nothing."""
+        for path, size in closed[-MOST:]:
+            self.note(path, size)
+
     def of(self, path: tuple[Name, ...]) -> int:
         """Bytes that the file `path` will hardly exceed.
 
@@ -68,10 +74,15 @@ class Expectations:
 
 
 @functools.lru_cache(maxsize=256)
+def _folder(path: tuple[Name, ...]) -> bytes:
+    return _NUMBER.sub(b"#", b"/".join(path))
+
+
+@functools.lru_cache(maxsize=256)
 def _keys(path: tuple[Name, ...]) -> tuple[bytes, ...]:
     """What the file has in common with that of a sibling: at first the whole name, then all but
     its numbers (``step-500.ckpt``)."""
-    folder = _NUMBER.sub(b"#", b"/".join(path[:-1]))
+    folder = _folder(path[:-1])
     same = b"%s/%s" % (folder, path[-1])
     like = b"%s/%s" % (folder, _NUMBER.sub(b"#", path[-1]))
     return (same,) if same == like else (same, like)

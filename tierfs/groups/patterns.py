@@ -39,6 +39,7 @@ class Patterns:
 
     def __init__(self, rules: Iterable[GroupRule] = ()) -> None:
         self._rules = [(re.compile(rule.pattern.encode()), rule) for rule in (*rules, *BUILT_IN)]
+        self._tops = functools.lru_cache(maxsize=1024)(self._top)
         self._cached = functools.lru_cache(maxsize=8192)(self._look_up)
 
     def profile_of(self, name: bytes) -> str | None:
@@ -57,6 +58,9 @@ class Patterns:
 
         What lies inside a checkpoint is part of it, whatever its name. None: there is none.
         """
+        return self._tops(tuple(path))
+
+    def _top(self, path: tuple[bytes, ...]) -> int | None:
         indexes = (index for index, name in enumerate(path) if self._cached(name) is not None)
         return next(indexes, None)
 

@@ -140,12 +140,9 @@ class FileSystem:
 
     def submit_restored(self, ops: list[Op]) -> None:
         """Hands the restored ops to the write-back."""
-        for op in ops:
-            if not op.is_open and op in self.core.backlog:
-                self.core.writeback.submit(op)
-        for op in ops:
-            if op.kind is OpKind.PUT and not op.is_open:
-                self.core.expected.note(op.path, op.size)
+        self.core.writeback.submit_restored(op for op in ops if not op.is_open)
+        closed = [(op.path, op.size) for op in ops if op.kind is OpKind.PUT and not op.is_open]
+        self.core.expected.restore(closed)
         self.core.groups.take_up_removals()
         self.retention.resume()
 

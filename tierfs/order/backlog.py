@@ -68,7 +68,8 @@ class Backlog(Lookups):
         self._indexes.place(item)
         self._holds.begin(item)
         self._changed(item)
-        self._reindex(self._rules.affected(item))
+        if self._rules.affects_others(item):  # hardly ever
+            self._reindex(self._rules.affected(item))
         self._end_temporary_holds(item)
         self._hold_open_files_before(item)
         self._retract(item)
@@ -340,11 +341,13 @@ class Backlog(Lookups):
             placement = None
             if facts == item.facts:
                 continue
-            todo += self._rules.affected(item)
+            if self._rules.affects_others(item):
+                todo += self._rules.affected(item)
             self._ready.discard(item)
             self._indexes.move(item, facts)
             self._changed(item)
-            todo += self._rules.affected(item)
+            if self._rules.affects_others(item):
+                todo += self._rules.affected(item)
 
     def _changed(self, item: Item) -> None:
         self._hopeless.changed(item)
@@ -365,6 +368,8 @@ class Backlog(Lookups):
 
     def _end_temporary_holds(self, item: Item) -> None:
         """A temporary name that something else concerns now has served its time."""
+        if not self._holds.are_there:
+            return
         for key in item.facts.keys:
             earlier = self._indexes.same.before(key, item.facts.position)
             if earlier is not None and earlier.facts.placement.is_temporary:

@@ -31,6 +31,8 @@ TAKING = REMOVALS | {OpKind.TRASH}
 class Klass(enum.Enum):
     """How an op is ordered."""
 
+    __hash__ = object.__hash__  # that of Enum is a function of Python
+
     PLAIN = "plain"  # as soon as its directory is there
     SMALL = "small"  # behind larger files closed before it in its directory
     ORDERED = "ordered"  # behind everything earlier in its cover
@@ -119,7 +121,7 @@ def classify(op: Op, small_bytes: int = SMALL_BYTES) -> Placement:
     """
     if op.kind in _ALIKE and op.path and not op.scope2:
         role = names.role(op.path[-1])
-        if role in _PLAIN_NAMES and not names.is_checkpoint(op.path[-1]):
+        if (role is Role.NONE or role is Role.TEMPORARY) and not names.is_checkpoint(op.path[-1]):
             return _like_others(
                 op.kind, op.scope, op.path[:-1], role, op.size <= small_bytes, op.overwrites,
                 op.unsealed, op.log,

@@ -58,6 +58,11 @@ class Holds:
         if settles or item.facts.placement.is_temporary:
             self._held[item] = None
 
+    @property
+    def are_there(self) -> bool:
+        """Whether anything is held."""
+        return bool(self._held)
+
     def end(self, item: Item) -> None:
         """`item` is gone."""
         self._fresh.pop(item, None)

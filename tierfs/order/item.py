@@ -28,6 +28,7 @@ Key = tuple[ObjectId, Name]
 REBUILDERS = frozenset({OpKind.REOPEN, OpKind.TRASH})
 """What has a checkpoint stand elsewhere: what is issued inside later must find it there."""
 
+_OF_ONE_NAME = frozenset({OpKind.PUT, OpKind.UNLINK})
 _MAKES_DIRECTORY = frozenset({OpKind.MKDIR, OpKind.SEAL, OpKind.REOPEN})
 
 
@@ -152,6 +153,8 @@ def is_marker(op: Op, placement: Placement) -> bool:
 
 def keys_of(op: Op) -> tuple[Key, ...]:
     """What `op` shares with others that must be applied in order with it."""
+    if op.kind in _OF_ONE_NAME and not op.fields:
+        return (op.object, b""), (op.parent, op.name)
     keys: list[Key] = [(op.object, b""), (op.parent, op.name)]
     checkpoint = keys[1]
     if op.parent2 is not None and op.name2 is not None:
@@ -168,6 +171,8 @@ def keys_of(op: Op) -> tuple[Key, ...]:
 
 def directories_of(op: Op) -> tuple[ObjectId, ...]:
     """The directories in whose subtrees `op` lies."""
+    if op.kind in _OF_ONE_NAME:
+        return op.scope
     made = (op.object,) if op.kind in _MAKES_DIRECTORY else ()
     return tuple(dict.fromkeys(op.scope + op.scope2 + made))
 

@@ -40,6 +40,8 @@ _BARE_NUMBER = rb"[0-9]+\Z"
 class Role(enum.Enum):
     """The part that a name plays."""
 
+    __hash__ = object.__hash__  # that of Enum is a function of Python
+
     COMMIT = "commit"  # makes the directory that holds it a whole checkpoint
     POINTER = "pointer"  # leads to a checkpoint
     NEGATIVE = "negative"  # there: what it covers is not whole
@@ -60,25 +62,36 @@ _ROLES = (
     (_compile(_COMMIT), Role.COMMIT),
     (_compile(_POINTER), Role.POINTER),
 )
+_DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
+"""To the patterns above one digit is like another: files that differ in their numbers alone, as
+nearly all of a directory do, are looked at once."""
 _CHECKPOINT_NAMES = _compile(_CHECKPOINT, _BARE_NUMBER)
 _FLAG_NAMES = _compile(_FLAG)
 
 
-@functools.lru_cache(maxsize=8192)
 def role(name: bytes) -> Role:
     """The role of `name`, one component of a path."""
+    return _role(name.translate(_DIGITS))
+
+
+@functools.lru_cache(maxsize=8192)
+def _role(name: bytes) -> Role:
     for pattern, found in _ROLES:
         if pattern.match(name):
             return found
     return Role.NONE
 
 
-@functools.lru_cache(maxsize=8192)
 def is_checkpoint(name: bytes) -> bool:
     """Whether a directory called `name` counts as a checkpoint.
 
     Wide on purpose, bare numbers (Orbax) included: a cover that is too wide costs only waiting.
     """
+    return _is_checkpoint(name.translate(_DIGITS))
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_checkpoint(name: bytes) -> bool:
     return _CHECKPOINT_NAMES.match(name) is not None
 
 

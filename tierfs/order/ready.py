@@ -17,6 +17,8 @@ _position = attrgetter("facts.position")
 class Work(enum.Enum):
     """What is to be done with an op that `take` returned."""
 
+    __hash__ = object.__hash__  # that of Enum is a function of Python
+
     STAGE_LARGE = "stage a large file"
     STAGE_SMALL = "stage a small file"
     PUBLISH = "publish"  # a staged file, or apply any other op

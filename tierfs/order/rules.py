@@ -109,21 +109,22 @@ class Rules:
         """What `item` is to be indexed by, from the op as it is now."""
         keys = keys_of(op)
         position = self._position(item, op, placement, keys)
+        # by position: a keyword takes as long as many a field
         facts = Facts(
-            placement=placement,
-            object=op.object,
-            parent=op.parent,
-            keys=keys,
-            directories=directories_of(op),
-            position=position,
-            rank=self._rank(item, op, placement, position, keys),
-            mark=op.mark,
-            counted=_is_counted(item, op, placement),
-            is_open=is_open(op),
-            is_large=op.kind is OpKind.PUT and op.size > self._small_bytes,
-            guarded=is_guarded(op, placement),
-            watched=watched_by(op, placement),
-            targets=op.targets if placement.is_pointer else (),
+            placement,
+            op.object,
+            op.parent,
+            keys,
+            directories_of(op),
+            position,
+            self._rank(item, op, placement, position, keys),  # rank
+            op.mark,
+            _is_counted(item, op, placement),
+            is_open(op),
+            op.kind is OpKind.PUT and op.size > self._small_bytes,  # is_large
+            is_guarded(op, placement),
+            watched_by(op, placement),
+            op.targets if placement.is_pointer else (),
         )
         if item.held is not None:
             return facts._replace(out=True, aside=True)
@@ -214,15 +215,23 @@ class Rules:
         if not (facts.guarded and item.is_removal):
             return False
         cover, position = facts.placement.cover, facts.position
-        if any(self._in.dead_saves.before(d, position) for d in cover):
+        if self._in.dead_saves and any(self._in.dead_saves.before(d, position) for d in cover):
             return True
         return self._stuck_unlink(item, facts) is not None
 
     def _stuck_unlink(self, item: Item, facts: Facts) -> Item | None:
+        if not self._in.stuck_unlinks:
+            return None
         if item.op.kind is OpKind.UNLINK and facts.placement.is_commit_name:
             return None
         found = (self._in.stuck_unlinks.before(d, facts.position) for d in facts.directories)
         return next(filter(None, found), None)
+
+    def affects_others(self, item: Item) -> bool:
+        """Whether `affected` may name any; cheap."""
+        facts = item.facts
+        is_odd = facts.out or facts.mark is not None or item.op.kind is OpKind.SEAL
+        return is_odd or bool(self._in.seals)
 
     def affected(self, item: Item) -> Iterator[Item]:
         """Those whose place depends on `item`, as it is placed now."""

@@ -48,6 +48,10 @@ BUILT_IN = tuple(
 _DEFAULT = Policy(PolicyKind(WRITEBACK))
 
 
+_DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
+"""Where no rule speaks of digits, paths that differ in their numbers alone are looked at once."""
+
+
 class Policies:
     """The first of `rules` that matches a path counts, then the first of the built-in ones."""
 
@@ -56,6 +60,8 @@ class Policies:
         self._policies = [_policy(rule) for rule in every]
         groups = (b"(" + matcher(rule.pattern) + b")" for rule in every)
         self._pattern = re.compile(b"|".join(groups), re.DOTALL)
+        digits = any(char.isdigit() or char == "[" for rule in every for char in rule.pattern)
+        self._alike = None if digits else _DIGITS
         self.of_path = functools.lru_cache(maxsize=8192)(self._of_path)
 
     @property
@@ -65,7 +71,8 @@ class Policies:
 
     def of(self, path: Sequence[Name]) -> Policy:
         """The policy of the file to which the names in `path` lead from the root."""
-        return self.of_path(b"/".join(path))
+        joined = b"/".join(path)
+        return self.of_path(joined if self._alike is None else joined.translate(self._alike))
 
     def _of_path(self, path: bytes) -> Policy:
         found = self._pattern.fullmatch(path)

@@ -118,6 +118,16 @@ class WriteBack:
 
         Nothing to do where it is over already: who awaited something since cannot know.
         """
+        self._take_over(op)
+        self.wake()
+
+    def submit_restored(self, ops: Iterable[Op]) -> None:
+        """The same of many, at a start."""
+        for op in ops:
+            self._take_over(op)
+        self.wake()
+
+    def _take_over(self, op: Op) -> None:
         if op not in self._rooms.backlog:
             return
         fresh = op.row not in self._rooms.live
@@ -127,7 +137,6 @@ class WriteBack:
         if fresh and op.mark is Mark.STUCK:
             self._retries.loaded(op)
         self._syncer.soon(op)
-        self.wake()
 
     def sync_soon(self, op: Op) -> None:
         """Make `op` durable on the local tier without waiting for it to be sent."""

@@ -209,3 +209,14 @@ def test_an_age_limit_lets_nobody_go_behind_what_is_old() -> None:
     turns.come(Waiting(1, 1))
     assert rows(turns.admit(limits, 1, 6)) == []
     assert rows(turns.admit(limits, 1, 5)) == [1]
+
+
+def test_of_many_closes_at_a_start_the_last_ones_count() -> None:
+    closed = [((b"d", b"f%d" % number), number) for number in range(2 * MOST)]
+    one_by_one, at_once = Expectations(5000), Expectations(5000)
+    for path, size in closed:
+        one_by_one.note(path, size)
+    at_once.restore(closed)
+    for name in (b"f1", b"f%d" % (2 * MOST - 1), b"f%d" % (3 * MOST), b"g"):
+        assert at_once.of((b"d", name)) == one_by_one.of((b"d", name))
+        assert at_once.known((b"d", name)) == one_by_one.known((b"d", name))

@@ -65,3 +65,13 @@ def test_negative_stem() -> None:
     assert names.negative_stem(b".incomplete") is None
     assert names.is_negative_file(b".incomplete")
     assert not names.is_negative_file(b"3.orbax-checkpoint-tmp")
+
+
+def test_no_pattern_tells_one_digit_from_another() -> None:
+    """Roles are looked up for all names at once that differ in their digits alone."""
+    patterns = " ".join(
+        (names._NEGATIVE, names._TEMPORARY, names._COMMIT, names._POINTER, names._CHECKPOINT)
+    )
+    for classes in ("[0-9]", "[0-9a-f]"):
+        patterns = patterns.replace(classes, "")
+    assert not set(patterns) & set("0123456789[]")

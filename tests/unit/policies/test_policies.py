@@ -98,3 +98,13 @@ def test_rules_cross_the_process_border() -> None:
     settings = load(None, {"local": "/nvme", "shared": "/nfs", "policies": [rule]})
     assert settings.policies == (PolicyRule("meta/", "writeback", fsync="committed"),)
     assert decode(encode(settings)) == settings
+
+
+def test_rules_that_speak_of_digits_tell_them_apart() -> None:
+    for pattern in ("run7/*", "run[5-9]/*"):
+        policies = Policies((PolicyRule(pattern, "scratch"),))
+        found = {number: policies.of((b"run%d" % number, b"f")).kind for number in range(10)}
+        which = {7} if pattern == "run7/*" else set(range(5, 10))
+        assert {number for number, kind in found.items() if kind is PolicyKind.SCRATCH} == which
+    assert Policies().of((b"out-12.log",)).kind is PolicyKind.LOG
+    assert Policies().of((b"out-34.txt",)).kind is PolicyKind.WRITEBACK
