@@ -138,6 +138,20 @@ class Looks:
             self.bad.append(f"before {step}: {sorted(there)}")
 
 
+def test_a_checkpoint_that_was_sealed_since_is_listed(make_direct: Callable[..., Direct]) -> None:
+    """What was listed a moment ago is told again: without its name, as it was not sealed then."""
+    direct = make_direct()
+    made(AT)(direct)
+    direct.settle()
+    assert direct.listdir() == [AT]
+    scan = direct.fs.tree.directory(1).scan
+    assert scan is not None
+    scan.until += 60
+    flush(direct)
+    assert (direct.shared / AT).exists()
+    assert direct.listdir() == [AT]
+
+
 @pytest.mark.parametrize("story", STORIES)
 def test_names_taken_and_given_again(make_direct: Callable[..., Direct], story: str) -> None:
     """With a restart after each step in turn, and without: whole under its name, or not there."""

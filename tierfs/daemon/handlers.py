@@ -41,7 +41,7 @@ from tierfs.daemon.profiling import Profiling
 from tierfs.daemon.report import Report, oldest_seconds
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError
-from tierfs.kernel.answers import TIMEOUT_SECONDS
+from tierfs.kernel.answers import NAME_SECONDS
 from tierfs.model import Op, OpKind
 from tierfs.namespace.overlay.nodes import Node
 from tierfs.supervisor.link import Link
@@ -49,7 +49,7 @@ from tierfs.supervisor.link import Link
 ACCESS_THREADS = 4
 TIER_SECONDS = 2.0
 """How long status waits for the shared tier before it says that it does not answer."""
-FORGOTTEN_SECONDS = TIMEOUT_SECONDS + 0.05
+FORGOTTEN_SECONDS = NAME_SECONDS + 0.05
 """After that the kernel believes nothing more of what it was told (and a tick of its clock).
 
 To tell it to forget a name takes the lock of the directory, whose holder may wait for us.

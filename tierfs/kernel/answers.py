@@ -12,13 +12,18 @@ from dataclasses import dataclass, replace
 from tierfs.model import Attributes, Kind
 from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
+from tierfs.namespace.finding.seen import BELIEVED_SECONDS
 from tierfs.namespace.outage.asking import until_it_waits
 from tierfs.namespace.overlay.nodes import Handle, Node
 from tierfs.namespace.requests import Request, carrying_out
 from tierfs.osio.processes import is_making_directory, is_waiting
 
 TIMEOUT_SECONDS = 0.5
-"""How long the kernel may believe names and attributes (G10: other nodes' within 1 s)."""
+"""How long the kernel may believe attributes (G10: other nodes' within 1 s)."""
+
+NAME_SECONDS = BELIEVED_SECONDS
+"""And names; those of a listing may be up to `AHEAD_SECONDS` older. A directory of a thousand files
+is removed meanwhile, and each name that is believed no longer is looked up."""
 
 NEWBORN_SECONDS = 0.05
 
@@ -35,7 +40,7 @@ class Entry:
     node: Node
     attributes: Attributes
     attr_seconds: float
-    seconds: float = TIMEOUT_SECONDS
+    seconds: float = NAME_SECONDS
 
     @classmethod
     def of(cls, node: Node, attributes: Attributes) -> Entry:
@@ -80,7 +85,7 @@ class Answers:
             raise FileNotFoundError(errno.ENOENT, "not listed", os.fsdecode(name))
         node.lookups += 1
         entry = await self.known(node, st)
-        if st is not None and node.kind is Kind.FILE:
+        if st is not None and node.kind in (Kind.FILE, Kind.DIRECTORY):
             self._fs.lookup.seen.note(state, name, node, entry.attributes)
         return replace(entry, seconds=0.0) if unlisted else entry
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tierfs.kernel.wire import REPLY_HEADER, REQUEST_HEADER, Opcode, OpenFlag, Request
-from tierfs.model import Attributes
+from tierfs.model import Attributes, Kind
 
 _BODY = REQUEST_HEADER.size
 _FORGET_IN = struct.Struct("=Q")  # nlookup
@@ -30,6 +30,12 @@ _FULL_ENTRY = struct.Struct("=QQQQII QQQQQQIIIIIIIIII QQII")
 """struct fuse_direntplus: what a lookup answers, then ino, off, namelen, type."""
 _PLAIN_ENTRY = struct.Struct("=128xQQII")
 """The same with a nodeid of 0: nothing is told but the name."""
+_PLAIN_ENTRIES = [
+    (struct.Struct(f"=128xQQII{size}s").pack, _PLAIN_ENTRY.size + size)
+    for size in (length + 7 & ~7 for length in range(256))
+]
+"""The same with a name of so many bytes, and what it takes."""
+_TYPES = {kind: kind.type_bits >> 12 for kind in Kind}
 _SECOND = 1_000_000_000
 
 
@@ -128,6 +134,22 @@ def plain_entry(ino: int, offset: int, name: bytes, type_bits: int) -> bytes:
     length = len(name)
     padded = name.ljust(length + 7 & ~7, b"\0")
     return _PLAIN_ENTRY.pack(ino, offset, length, type_bits >> 12) + padded
+
+
+def plain_entries(
+    told: Iterable[tuple[bytes, Kind, int]], offset: int, room: int
+) -> Iterator[bytes]:
+    """As many of `told` (name, kind, ino) as there is room for, each as a `plain_entry`; the first
+    one stands at `offset`.
+    """
+    for name, kind, ino in told:
+        length = len(name)
+        pack, size = _PLAIN_ENTRIES[length]
+        room -= size
+        if room < 0:
+            return
+        offset += 1
+        yield pack(ino, offset, length, _TYPES[kind], name)
 
 
 def reply(unique: int, *body: bytes) -> bytes:

@@ -6,12 +6,14 @@ A large tree is read by hundreds of thousands of entries; here each is one call 
 from __future__ import annotations
 
 from tierfs.kernel import bodies
-from tierfs.kernel.answers import BLOCK_BYTES, TIMEOUT_SECONDS
+from tierfs.kernel.answers import BLOCK_BYTES, NAME_SECONDS, TIMEOUT_SECONDS
 from tierfs.kernel.readers import Readers
 from tierfs.kernel.wire import Request
 from tierfs.model import Kind
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.finding.listing import Listing, Told
+
+SMALLEST_ENTRY = bodies.entry_size(b"x")
 
 
 class Directories:
@@ -23,7 +25,7 @@ class Directories:
 
     def open(self, request: Request) -> bytes:
         """OPENDIR."""
-        self.readers.opens(request.pid)
+        self.readers.opens(request.pid, request.nodeid)
         listing = self._fs.listings.open(self._fs.tree.directory(request.nodeid))
         return bodies.reply(request.unique, bodies.opened_directory(listing.number))
 
@@ -39,9 +41,16 @@ class Directories:
         with_attributes = readers.wants_attributes(request.pid)
         parts: list[bytes] = []
         files: dict[int, bytes] = {}
-        count = 0
-        probed = not with_attributes
+        probed = not with_attributes or not readers.wants_probe(request.pid)
         full = False
+        if not with_attributes:
+            most = room // SMALLEST_ENTRY
+            names = await listings.told_by_name(listing, position, most)
+            parts += bodies.plain_entries(names, position, room)
+            full = len(parts) < len(names) or len(names) == most
+            position += len(parts)
+            room -= sum(map(len, parts))
+        count = len(parts)
         while not full and (
             batch := await listings.batch(listing, position, with_attributes=with_attributes)
         ):
@@ -84,5 +93,5 @@ class Directories:
         live = node.object is not None and node.object.live
         return bodies.full_entry(
             node.ino, position + 1, name, attributes, BLOCK_BYTES,
-            TIMEOUT_SECONDS, 0.0 if live else TIMEOUT_SECONDS,
+            NAME_SECONDS, 0.0 if live else TIMEOUT_SECONDS,
         )  # fmt: skip

@@ -67,6 +67,7 @@ ALWAYS = (
 STACK_DEPTH = 1
 
 _REMEMBERED = frozenset({Opcode.OPEN, Opcode.CREATE})
+_ASKING = frozenset({Opcode.GETATTR, Opcode.GETXATTR})
 _FORGETS = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET})
 _MAY_KILL = frozenset({Opcode.WRITE, Opcode.SETATTR, Opcode.OPEN, Opcode.SETXATTR})
 
@@ -223,6 +224,9 @@ class Filter:
             return False
         if opcode == Opcode.INTERRUPT:
             return False  # nothing here can be interrupted, and it takes no answer
+        if opcode in _ASKING and (reply := self._hot.at_once(request, bytes(message))) is not None:
+            self._send(reply)  # of no node or open file that the kernel did not know
+            return False
         self._asked.begun(
             request.unique, wire.operation(opcode), request.nodeid, name_in(message, opcode)
         )
@@ -253,9 +257,6 @@ class Filter:
 
     async def _answer_hot(self, nursery: trio.Nursery, request: Request, message: bytes) -> bool:
         """Whether that took so long that it is another task's turn now."""
-        if (reply := self._hot.at_once(request, message)) is not None:
-            self._reply(reply)
-            return False
         if request.opcode == Opcode.RELEASE:  # behind what somebody waits for
             self._hot.leaves(message)
             self._behind.append((request, message))
@@ -399,6 +400,14 @@ class Filter:
             self._fs.core.memory.flush()
         except OSError as error:
             log.error("what the kernel is told cannot be written down: %s", error)
+        self._send(message)
+        unique = wire.REPLY_HEADER.unpack_from(message)[2]
+        self._named.answered(unique)
+        self._asked.ended(unique)
+        if self._asked.idle:
+            self._quiet.unpark_all()
+
+    def _send(self, message: memoryview | bytes) -> None:
         try:
             self._device.send(message)
         except OSError as error:
@@ -406,11 +415,6 @@ class Filter:
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 _, code, unique = wire.REPLY_HEADER.unpack_from(message)
                 log.error("reply %d to request %d refused: %s", code, unique, error)
-        unique = wire.REPLY_HEADER.unpack_from(message)[2]
-        self._named.answered(unique)
-        self._asked.ended(unique)
-        if self._asked.idle:
-            self._quiet.unpark_all()
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

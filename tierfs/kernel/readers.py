@@ -15,21 +15,32 @@ PATIENCE = 20_000
 """Entries that a reader may take before it looks at the first (fts(3) takes 10,000 at a time)."""
 
 
+MOST_PROVEN = 3
+FEW = 128
+"""Entries of a directory that are told of without a probe to who is known to look."""
+
+
 @dataclass(slots=True)
 class Reader:
     """A thread that reads directories.
 
     Attributes:
+        directory: the one that it opened last.
         looks: it looks at what it lists, as far as is known.
         told: entries told since it opened the last directory.
         probes: entries of that directory that it was not told of, (nodeid, name).
         looked: it looked one of them up.
+        proven: in how many directories running it did.
+        unasked: directories that are still to be told without a probe, as it looked lately.
     """
 
+    directory: int = 0
     looks: bool = True
     told: int = 0
     probes: set[tuple[int, bytes]] = field(default_factory=set)
     looked: bool = False
+    proven: int = 0
+    unasked: int = 0
 
 
 class Readers:
@@ -38,14 +49,25 @@ class Readers:
     def __init__(self) -> None:
         self._known: dict[int, Reader] = {}
 
-    def opens(self, thread: int) -> None:
-        """A thread opens a directory: whether it looked at what was in the last one, shows now."""
+    def opens(self, thread: int, directory: int) -> None:
+        """A thread opens a directory: whether it looked at what was in the last one, shows now.
+
+        Not if it is the same again: `rm` sees whether it is empty before it reads it.
+        """
         reader = self._known.pop(thread, None) or Reader()
         self._known[thread] = reader
         if len(self._known) > READERS:
             del self._known[next(iter(self._known))]
-        if reader.probes and not reader.looked:
-            reader.looks = False
+        if directory == reader.directory:
+            reader.told = 0
+            return
+        reader.directory = directory
+        if reader.looked:
+            reader.proven = min(reader.proven + 1, MOST_PROVEN)
+            reader.unasked = 2**reader.proven - 1
+        elif reader.probes:
+            reader.looks, reader.proven = False, 0
+        reader.unasked = max(0, reader.unasked - 1)
         reader.told, reader.looked = 0, False
         reader.probes.clear()
 
@@ -57,6 +79,14 @@ class Readers:
         if reader.told > PATIENCE and reader.probes and not reader.looked:
             reader.looks = False
         return reader.looks
+
+    def wants_probe(self, thread: int) -> bool:
+        """Whether it is to be seen again that it looks: a probe costs a lookup.
+
+        Of who has looked in every directory so far not in each, but within a large one.
+        """
+        reader = self._known.get(thread)
+        return reader is None or not reader.unasked or reader.told >= FEW
 
     def probes(self, thread: int, directory: int, name: bytes) -> None:
         """An entry of which it is told the name alone, to see whether it looks at it."""

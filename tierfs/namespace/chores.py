@@ -29,6 +29,7 @@ class Chores:
 
     Attributes:
         forgetting: shared inodes whose local copy is about to go.
+        tidy: called now and then.
     """
 
     def __init__(self, core: Core, drop: Callable[[list[CleanRecord]], Awaitable[None]]) -> None:
@@ -40,6 +41,7 @@ class Chores:
         )
         self.clock = time.monotonic
         self.forgetting: set[int] = set()
+        self.tidy: Callable[[], object] = lambda: None
 
     def _soon(self, job: Callable[[], Awaitable[None]]) -> None:
         self._send.send_nowait(job)
@@ -113,6 +115,7 @@ class Chores:
             await trio.sleep(TICK_SECONDS)
             self._settle_times()
             self._dispose_spare()
+            self.tidy()
 
     def _dispose_spare(self) -> None:
         spare, self._core.spare = self._core.spare, []

@@ -88,6 +88,7 @@ class FileSystem:
         self.watchdog = Watchdog(core.tree, self.snapshots.waits_its_turn)
         self.long_open = LongOpen(core, self.data, self.snapshots)
         self.listings = Listings(core, self.lookup, self.forget)
+        self.chores.tidy = self.listings.scans.tidy
         self.decisions = Decisions(core)
         self.names = PolicedNames(
             core, self.lookup, self.files, self.listings, self.inheritance, self.decisions

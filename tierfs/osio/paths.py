@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+from functools import partial
 from typing import NamedTuple
 
 from tierfs.model import Kind
@@ -23,6 +25,10 @@ class DirItem(NamedTuple):
     name: bytes
     kind: Kind
     inode: int
+
+
+_FILE = Kind.FILE
+_new_item: partial[DirItem] = partial(tuple.__new__, DirItem)
 
 
 class Paths(Labelled):
@@ -112,8 +118,18 @@ class Paths(Labelled):
 
         `fd` is a descriptor of the caller's own: its position is used.
         """
+        encoding, errors = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
         with os.scandir(fd) as entries:
-            return [DirItem(os.fsencode(e.name), _kind(e), e.inode()) for e in entries]
+            # a directory may hold millions: so no function of Python is called for each
+            items = [
+                (
+                    e.name.encode(encoding, errors),
+                    _FILE if e.is_file(follow_symlinks=False) else _kind(e),
+                    e.inode(),
+                )
+                for e in entries
+            ]
+        return list(map(_new_item, items))
 
     @labelled
     def chown_at(self, step: str, dirfd: int, name: bytes, uid: int, gid: int) -> None:
@@ -130,8 +146,7 @@ class Paths(Labelled):
 
 
 def _kind(entry: os.DirEntry[str]) -> Kind:
-    if entry.is_file(follow_symlinks=False):
-        return Kind.FILE
+    """Of what is no file."""
     if entry.is_dir(follow_symlinks=False):
         return Kind.DIRECTORY
     if entry.is_symlink():

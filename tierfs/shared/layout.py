@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from tierfs.model import Name, ObjectId
+
+Item = TypeVar("Item", bound=tuple[Name, *tuple[Any, ...]])
 
 CONTROL = b".tierfs"
 """Directory of tierfs in the root of the shared tier; root only."""
@@ -47,6 +51,7 @@ _NOT_CARRIED = (XATTR_PREFIX, b"trusted.SGI_ACL_")
 _GENERATION = re.compile(rb"(\d{8})-[0-9a-f]{8}")
 _STAGED = re.compile(rb"\d+-.*|beside-\d+", re.DOTALL)
 _NAME_BYTES = 200
+_DOT = ord(".")
 _OWN = re.compile(
     rb"\.staging_(?:[0-9a-f]{32}_\d+|probe_[0-9a-f]{32}_[0-9a-f]+|trash_[0-9a-f]{16}(?:-\d+)?"
     rb"|quarantine_\d+-[0-9a-f]{8})"
@@ -62,6 +67,14 @@ _QUARANTINED = re.compile(rb"(\d+)-[0-9a-f]{8}")
 def hidden(path: bytes, name: Name) -> bool:
     """Whether `name` in the directory `path` is tierfs' own and not shown by any mount."""
     return name.startswith(STAGING_PREFIX) or private(path, name)
+
+
+def shown(path: bytes, items: Iterable[Item]) -> list[Item]:
+    """Those of `items`, which begin with their names, that are not `hidden` in `path`."""
+    if path == CONTROL or path.startswith(CONTROL + b"/"):
+        return [item for item in items if not hidden(path, item[0])]
+    # elsewhere all that is hidden begins with a dot
+    return [item for item in items if item[0][0] != _DOT or not hidden(path, item[0])]
 
 
 def private(path: bytes, name: Name) -> bool:

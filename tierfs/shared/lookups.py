@@ -8,7 +8,8 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tierfs.model import Kind, Name, ObjectId
+from tierfs.model import Name, ObjectId
+from tierfs.osio import DirItem
 from tierfs.shared import layout
 from tierfs.shared.places import Place
 from tierfs.shared.tree import Tree
@@ -49,15 +50,11 @@ class Lookups(Tree):
         with self.opened(place) as directory:
             return [self._entry(place, directory, name) for name in names]
 
-    def listing(self, place: Place) -> list[tuple[Name, Kind, int]]:
+    def listing(self, place: Place) -> list[DirItem]:
         """(name, kind, inode) of each entry but those of tierfs itself, in no order."""
         with self.opened(place) as directory:
             found = self.system.list_dir("look.list", directory)
-        return [
-            (item.name, item.kind, item.inode)
-            for item in found
-            if not layout.hidden(place.path, item.name)
-        ]
+        return layout.shown(place.path, found)
 
     def open_file(self, place: Place, name: Name, flags: int) -> tuple[int, os.stat_result]:
         """Open the regular file `name`; the caller closes it.

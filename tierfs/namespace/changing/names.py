@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from tierfs.model import Kind, Name, Op, OpKind, OpState, Phase
+from tierfs.model import Attributes, Kind, Name, Op, OpKind, OpState, Phase
 from tierfs.namespace.changing.decisions import Decisions, take_back
 from tierfs.namespace.changing.exchange import End, Exchanges
 from tierfs.namespace.changing.making import Making
@@ -65,7 +65,7 @@ class Names(Making):
 
     async def rmdir(self, state: DirectoryState, name: Name) -> None:
         """Removes an empty directory, with the unlisted checkpoints in it."""
-        node, st = await self._lookup.resolve_with_stat(state, name)
+        node, st, told = await self._directory_at(state, name)
         if node.directory is None:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
         inner = self._tree.directories[node.directory]
@@ -76,8 +76,18 @@ class Names(Making):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
         inner.removed = True
         give_up(self._core, inner)
-        node.keep_last(st, inner.known)
+        node.keep_last(st, inner.known or told)
         await self._take(OpKind.RMDIR, state, name, node)
+
+    async def _directory_at(
+        self, state: DirectoryState, name: Name
+    ) -> tuple[Node, os.stat_result | None, Attributes | None]:
+        """What `name` leads to, and what the shared tier says or has just said of it."""
+        if not self._core.groups.is_group(state, name):
+            seen = self._lookup.seen.take_directory(state, name)
+            if seen is not None:
+                return seen[0], None, seen[1]
+        return *await self._lookup.resolve_with_stat(state, name), None
 
     async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
         core = self._core

@@ -19,6 +19,7 @@ from tierfs.health import is_failure
 from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup, missing, watching
+from tierfs.namespace.finding.scans import Found, Scans
 from tierfs.namespace.overlay.nodes import DirectoryState, Node
 from tierfs.namespace.overlay.tree import ROOT_INO
 from tierfs.namespace.restart.remembered import KnownListing
@@ -32,9 +33,6 @@ AHEAD_SECONDS = 0.25
 
 DOTS = (b".", b"..")
 """What each listing begins with, as on a local file system."""
-
-Found = tuple[Kind, int]
-"""What the shared tier's own listing says of a name: what it is, and its inode."""
 
 
 class Told(NamedTuple):
@@ -81,6 +79,7 @@ class Listings:
         self._forget = forget
         self._numbers = itertools.count(1)
         self._open: dict[int, Listing] = {}
+        self.scans = Scans()
 
     def open(self, state: DirectoryState) -> Listing:
         """Opens a directory for reading."""
@@ -149,11 +148,17 @@ class Listings:
 
     async def _merged(self, state: DirectoryState) -> dict[Name, Found | None]:
         """All names of a directory; None with those that the overlay answers for."""
+        scan = None if self._core.calls.silent else self.scans.recent(state)
+        if scan is None:
+            scan = self.scans.begin(state)
+            scan.no_more = self._whole_no_more(state)
+            with watching(state) as scan.changed:
+                scan.found = await self._shared_names(state)
+            scan.no_more |= self._whole_no_more(state)
+            self.scans.keep(state, scan)
         overlay = {name: entry.object is not None for name, entry in state.entries.items()}
-        no_more = self._whole_no_more(state)
-        with watching(state) as changed:
-            shared = await self._shared_names(state)
-        no_more |= self._whole_no_more(state)
+        shared, changed = scan.found, scan.changed
+        no_more = scan.no_more | self._whole_no_more(state)
         names: dict[Name, Found | None] = dict(shared)
         for name, there in {**overlay, **changed}.items():
             if there:
@@ -195,6 +200,14 @@ class Listings:
 
     async def is_empty(self, state: DirectoryState) -> bool:
         """Whether a directory has no names, but for those of unlisted checkpoints."""
+        if self.shows_any(state):
+            return False
+        recent = self.scans.recent(state) is not None
+        if not await self.names(state):
+            return True
+        if not recent:
+            return False
+        self.scans.forget(state)  # another node may have removed what was there a moment ago
         return not self.shows_any(state) and not await self.names(state)
 
     def shows_any(self, state: DirectoryState) -> bool:
@@ -240,14 +253,8 @@ class Listings:
     async def _batch(
         self, listing: Listing, start: int, *, with_attributes: bool
     ) -> list[tuple[int, Name]]:
-        if listing.names is None or start == 0:
-            listing.found = await self._merged(listing.state)
-            listing.names = [*DOTS, *listing.found]
-            self._core.memory.listing(listing)
-            self._let_go(listing)
-        elif time.monotonic() > listing.ahead_until:
-            self._let_go(listing)
-        part = list(enumerate(listing.names[start : start + BATCH], start))
+        names = await self._snapshot(listing, start)
+        part = list(enumerate(names[start : start + BATCH], start))
         wanted = [
             (i, name) for i, name in part
             if i not in listing.ahead and not self._tell_dot(listing, i, name)
@@ -264,11 +271,58 @@ class Listings:
         """Whether an entry is the directory itself or the one that it is in."""
         if name not in DOTS:
             return False
-        state, tree = listing.state, self._core.tree
-        above = state.id if name == b"." or state.parent is None else state.parent
-        node = tree.by_object.get(above)
-        listing.ahead[position] = Told(Kind.DIRECTORY, ROOT_INO if node is None else node.ino)
+        listing.ahead[position] = Told(Kind.DIRECTORY, self._number_of_dot(listing.state, name))
         return True
+
+    def _number_of_dot(self, state: DirectoryState, name: Name) -> int:
+        above = state.id if name == b"." or state.parent is None else state.parent
+        node = self._core.tree.by_object.get(above)
+        return ROOT_INO if node is None else node.ino
+
+    async def _snapshot(self, listing: Listing, start: int) -> list[Name]:
+        """The names of a directory, taken anew by who reads it from the start."""
+        if listing.names is None or start == 0:
+            listing.found = await self._merged(listing.state)
+            listing.names = [*DOTS, *listing.found]
+            self._core.memory.listing(listing)
+            self._let_go(listing)
+        elif time.monotonic() > listing.ahead_until:
+            self._let_go(listing)
+        return listing.names
+
+    async def told_by_name(
+        self, listing: Listing, start: int, most: int
+    ) -> list[tuple[Name, Kind, int]]:
+        """Name, kind and number of up to `most` entries from `start` on: those for which nobody
+        has to be asked, as far as they stand together. Of the next one `batch` knows more.
+        """
+        try:
+            names = await self._snapshot(listing, start)
+        except DirectoryGone:
+            if not await self._follow_name(listing):
+                raise
+            names = await self._snapshot(listing, start)
+        told: list[tuple[Name, Kind, int]] = []
+        if listing.ahead:
+            return told
+        found, entries, tree = listing.found, listing.state.entries, self._core.tree
+        by_shared, nodes, aliases = tree.by_shared, tree.nodes, tree.aliases
+        for name in names[start : start + most]:
+            seen = found.get(name)
+            if name in DOTS:
+                told.append((name, Kind.DIRECTORY, self._number_of_dot(listing.state, name)))
+                continue
+            if seen is None or seen[0] is Kind.DIRECTORY or name in entries:
+                break
+            kind, inode = seen
+            node = by_shared.get(inode)
+            if node is not None:
+                told.append((name, kind, node.ino))
+            elif inode not in nodes:
+                told.append((name, kind, aliases.get(inode, inode)))
+            else:
+                break  # the number is still that of something else
+        return told
 
     def _tell_name(self, listing: Listing, position: int, name: Name) -> bool:
         """Whether nothing has to be asked about an entry of which the name is enough."""
@@ -360,6 +414,8 @@ class Listings:
                 raise
             return False
         told = Told(node.kind, node.ino, node, attributes)
+        if st is not None and node.directory is not None and listing.names is not None:
+            self._lookup.seen.note(listing.state, listing.names[position], node, attributes)
         if listing.ahead.setdefault(position, told) is not told:
             self._forget(node.ino, 1)
         return True

@@ -127,12 +127,8 @@ class GroupTable:
 
     def unsealed_in(self, scope: Iterable[ObjectId]) -> ObjectId | None:
         """The unsealed checkpoint among the directories `scope`."""
-        groups, record_of = self._groups, self._places.record
-        for each in scope:  # asked several times for each op: so no call more than these
-            if each in groups:
-                return each
-            record = record_of(each)
-            if record is not None and record.name[:1] == b"." and self.is_unsealed(each):
+        for each in scope:
+            if self.is_unsealed(each):
                 return each
         return None
 

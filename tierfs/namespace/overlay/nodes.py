@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import operator
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -295,6 +296,24 @@ class Entry:
 
 
 @dataclass(slots=True, eq=False)
+class Scan:
+    """A listing of the shared tier: names, what they are and their inodes.
+
+    Attributes:
+        changed: the names whose overlay entry changed since it began: name → it is there now.
+        unsealed: the unsealed checkpoints when it began: no entry tells of the end of one.
+        no_more: what of `found` was to be renamed back then (see `Listings`).
+        until: clock value until when it may be taken for the present state.
+    """
+
+    found: Mapping[Name, tuple[Kind, int]]
+    changed: dict[Name, bool]
+    unsealed: dict[Name, ObjectId]
+    until: float
+    no_more: set[Name] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
 class DirectoryState:
     """A directory as the mount shows it.
 
@@ -317,6 +336,7 @@ class DirectoryState:
         unsealed: the unsealed checkpoints seen in it: name → directory id.
         subdirectories: what pending ops add to those that the shared tier has in it;
         counted: how often one of them has ended: who awaited an answer compares it.
+        scan: what the shared tier has just listed of it.
     """
 
     id: ObjectId
@@ -338,6 +358,7 @@ class DirectoryState:
     unsealed: dict[Name, ObjectId] = field(default_factory=dict)
     subdirectories: int = 0
     counted: int = 0
+    scan: Scan | None = None
 
     def put(self, name: Name, entry: Entry) -> None:
         """Sets what the overlay says of `name`."""
@@ -371,3 +392,5 @@ class DirectoryState:
         self.changes += 1
         for watcher in self.watchers:
             watcher[name] = there
+        if self.scan is not None:
+            self.scan.changed[name] = there
