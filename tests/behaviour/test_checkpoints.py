@@ -208,6 +208,33 @@ def test_a_removal_that_was_cut_off_is_not_listed_from_then_on(direct: Direct) -
     assert left_alone(direct) == {direct.shared / f".staging_{AT}" / NAMES[1]}
 
 
+def test_a_flush_in_the_middle_of_a_removal_does_not_make_half_of_it(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """Nothing is taken from what stands under its name until it is known what is meant."""
+    direct = make_direct()
+    made(AT)(direct)
+    sent(direct)
+    direct.go()
+
+    async def flush_by(*processes: int) -> bool:
+        rooms = direct.rooms
+        ops = list(rooms.backlog.under(ROOT))
+        unlinkers = rooms.fs.core.groups.unlinkers
+        done = await rooms.writeback.wait(
+            ops, 0.5, keeps=lambda op: unlinkers.is_under_way(op, processes)
+        )
+        return done.timed_out
+
+    with subprocess.Popen(["sleep", "60"]) as unlinker:
+        direct.unlink(MODEL, unlinker.pid)
+        assert direct.run(flush_by, os.getpid())
+        assert {path.name for path in (direct.shared / AT).iterdir()} == set(NAMES)
+        assert not direct.run(flush_by, unlinker.pid), "who removed it wants it to be made"
+        assert {path.name for path in (direct.shared / AT).iterdir()} == {NAMES[1]}
+        unlinker.terminate()
+
+
 @pytest.mark.parametrize("dies", ["while it lives", "before it", "before it, and again"])
 def test_an_unlinker_that_lived_at_a_restart_and_was_killed(direct: Direct, dies: str) -> None:
     """It is judged as any that was killed, though it made no call that the next daemon knows."""

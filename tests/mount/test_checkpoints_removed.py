@@ -298,6 +298,32 @@ def test_an_unlinker_that_is_killed_leaves_no_whole_checkpoint(
     assert end == "exited" or "checkpoint-2" in str(unsettled)
 
 
+def test_a_flush_by_others_leaves_a_removal_that_is_under_way(
+    make_node: Callable[..., Node],
+) -> None:
+    """What stands under its name stays whole until it is known what the removal is to be."""
+    node = started(make_node, group_settle=600.0)
+    saved(node, 1, 2)
+    folder, shared = node.mount / "run" / "checkpoint-2", node.shared / "run" / "checkpoint-2"
+    before = names(shared)
+    code = f"import os, sys; os.unlink({str(folder / TRAINER.shards[0])!r}); print(flush=True); "
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "sys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as unlinker:  # fmt: skip
+        assert unlinker.stdout is not None
+        unlinker.stdout.readline()
+        assert node.flush(timeout=2).code == 2
+        assert names(shared) == before
+    node.settle()
+    assert names(shared) == sorted(set(before) - {TRAINER.shards[0]})
+
+
+def names(folder: Path) -> list[str]:
+    """What is in it."""
+    return sorted(path.name for path in folder.iterdir())
+
+
 @pytest.mark.parametrize("end", ["killed", "exited"])
 def test_an_unlinker_that_is_killed_before_it_is_sealed(
     make_node: Callable[..., Node], end: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import trio
@@ -83,7 +83,7 @@ class Flushing:
     async def start(self, paths: tuple[str, ...], peer: Peer) -> FlushResult:
         """Send what is under `paths` now, and do not wait for it."""
         ops = await self._ops(paths)
-        self._rooms.backlog.release_holds(None)
+        self._rooms.backlog.release_holds(None, self._keeps(ancestors(peer.pid)))
         self._rooms.writeback.retry_stuck(ROOT)
         remaining = [(op, "sending") for op in ops if not op.is_open and not self._is_held(op)]
         return await self._visible(peer, FlushResult(), remaining=remaining)
@@ -121,7 +121,9 @@ class Flushing:
                 rooms.fs.sealing.ask(group, caller.processes, caller.called)
             held = [op for op in left if self._is_held(op)]
             waited = [op for op in left if not self._is_held(op)]
-            done = await rooms.writeback.wait(waited, _until(deadline), progress=newest.append)
+            done = await rooms.writeback.wait(
+                waited, _until(deadline), progress=newest.append, keeps=self._keeps(caller.processes)
+            )
             total.add(done)
             if done.timed_out:
                 return
@@ -133,6 +135,14 @@ class Flushing:
             left = [op for op in (*left, *new) if op in rooms.backlog]
             if not new and all(self._is_held(op) for op in held if op in rooms.backlog):
                 return
+
+    def _keeps(self, processes: frozenset[int]) -> Callable[[Op], bool]:
+        """What a removal of a sealed checkpoint, by others than `processes`, is still to go with.
+
+        Half of it is no edit of it: it is waited for as long as without a flush.
+        """
+        unlinkers = self._rooms.fs.core.groups.unlinkers
+        return lambda op: unlinkers.is_under_way(op, processes)
 
     def _reopened(self, tops: list[Top]) -> list[Op]:
         """Generations that begin: what was closed while a checkpoint was sealed issues one."""

@@ -172,9 +172,13 @@ class Backlog(Lookups):
         """
         self._holds.note(directory)
 
-    def release_holds(self, directory: ObjectId | None = None) -> None:
-        """End the time holds of what is pending now below `directory` (None: everywhere)."""
-        self._recheck.update(dict.fromkeys(self._holds.release(directory)))
+    def release_holds(
+        self, directory: ObjectId | None = None, keeps: Callable[[Op], bool] = lambda op: False
+    ) -> None:
+        """End the time holds of what is pending now below `directory` (None: everywhere), but for
+        what `keeps` its own.
+        """
+        self._recheck.update(dict.fromkeys(self._holds.release(directory, keeps)))
 
     def release_hold(self, op: Op) -> None:
         """End the time hold of `op` alone; it may be over."""

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tierfs.model import REMOVALS, ObjectId, OpKind, OpState
+from tierfs.model import REMOVALS, ObjectId, Op, OpKind, OpState
 from tierfs.order.blocked import Blocked, Reason
 from tierfs.order.classify import Klass
 from tierfs.order.item import Item
@@ -73,9 +73,12 @@ class Holds:
         """End the hold of `item`; whether it had one."""
         return self._held.pop(item, self) is None
 
-    def release(self, directory: ObjectId | None) -> list[Item]:
+    def release(self, directory: ObjectId | None, keeps: Callable[[Op], bool]) -> list[Item]:
         """End the holds of what is pending now below `directory` (None: everywhere)."""
-        freed = [i for i in self._held if directory is None or directory in i.facts.directories]
+        freed = [
+            i for i in self._held
+            if (directory is None or directory in i.facts.directories) and not keeps(i.op)
+        ]  # fmt: skip
         for item in freed:
             del self._held[item]
         return freed

@@ -223,14 +223,16 @@ class WriteBack:
         *,
         directory: ObjectId | None = None,
         progress: Callable[[FlushProgress], None] | None = None,
+        keeps: Callable[[Op], bool] = lambda op: False,
     ) -> FlushResult:
         """Wait until each of `ops` is committed, dropped, or cannot go on by itself.
 
-        Holds that only wait for time end at once, below `directory` or everywhere; ops that are
-        stuck are tried again first. `progress` is called now and then. When `seconds` are over,
-        `timed_out` is set and `remaining` names what could have gone on.
+        Holds that only wait for time end at once, below `directory` or everywhere, but for what
+        `keeps` its own; ops that are stuck are tried again first. `progress` is called now and
+        then. When `seconds` are over, `timed_out` is set and `remaining` names what could have gone
+        on.
         """
-        self._rooms.backlog.release_holds(directory)
+        self._rooms.backlog.release_holds(directory, keeps)
         waited = [op for op in ops if self._rooms.alive(op)]
         for op in waited:
             self._try_stuck(op)

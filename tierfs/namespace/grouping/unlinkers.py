@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from tierfs.groups import Process, State, Writers
 from tierfs.journal import Journal, SaveOp
@@ -76,6 +76,17 @@ class Unlinkers:
             if self.killed(sealed):
                 cut_off.append(sealed)
         return cut_off
+
+    def is_under_way(self, op: Op, besides: Collection[int]) -> bool:
+        """Whether `op` is one of a removal in a sealed checkpoint that somebody is still at.
+
+        Not one of the processes `besides`, nor one that has gone on to another checkpoint.
+        """
+        who = self._known.get(op.group) if op.group is not None else None
+        return who is not None and any(
+            self._at.get(each) == op.group and each.pid not in besides
+            for each in who.processes(State.LIVING)
+        )
 
     def killed(self, sealed: ObjectId) -> bool:
         """Whether one of those who unlinked in `sealed` was killed."""
