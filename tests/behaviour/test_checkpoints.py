@@ -12,13 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.behaviour.calls import Calls, OsCalls
 from tests.behaviour.direct import CALLER, Direct
 from tests.faults import failing
 from tests.harness import wait_until
-from tierfs.groups import State
+from tierfs.control.server import Peer
+from tierfs.daemon.flushing import Flushing
+from tierfs.daemon.report import Report
+from tierfs.groups import State, Verdict
 from tierfs.model import CUT_OFF, ROOT, UNLINKED_BY
+from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.taking_part import TakingPart
 
 Step = Callable[[Direct], object]
@@ -361,3 +366,38 @@ def test_a_checkpoint_of_which_nothing_can_be_said_keeps_no_other_from_being_hea
     direct.run(TakingPart(direct.fs.core).say_all)
     direct.system.hook = None
     assert sum(path.read_bytes() != before for path, before in said.items()) == 2
+
+
+def test_a_flush_waits_for_what_a_seal_lets_go_that_was_over_before_it_looked(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """A pointer is held when it waits first; whoever seals what it names."""
+    direct = make_direct(held=True)
+    save_step(direct, b"first")
+
+    async def ignore(_: object) -> None:
+        return
+
+    async def flushed() -> int:
+        rooms = direct.rooms
+        sealing = rooms.fs.sealing
+        look, flush_now = sealing._look, sealing.flush
+
+        async def not_yet(group: Group) -> bool:
+            return group is not None
+
+        async def late(group: Group, processes: frozenset[int], called: float) -> Verdict | None:
+            sealing._look = look  # type: ignore[method-assign]
+            sealing.ask(group, processes, called)
+            while any(rooms.backlog.under(ROOT)):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            return await flush_now(group, processes, called)
+
+        sealing._look, sealing.flush = not_yet, late  # type: ignore[method-assign]
+        flushing = Flushing(rooms, Report(rooms), trio.CapacityLimiter(1))
+        direct.go()
+        found = await flushing.wait((), 20.0, Peer(os.getpid(), 0, 0), ignore)
+        return found.exit_code
+
+    assert direct.run(flushed) == 0
+    assert (direct.shared / TRACKER).read_bytes() == b"3"

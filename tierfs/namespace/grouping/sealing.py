@@ -192,7 +192,8 @@ class Sealing:
         if core.places.exists(group.id) and (whole or not (opened or pending or stuck)):
             record = await core.on_shared(core.shared.last_record, group.id)
             if record is not None and record.doubtful:
-                record = await core.on_shared(core.shared.settle_doubts, group.id, record)
+                with contextlib.suppress(BlockingIOError):  # somebody else does, or has
+                    record = await core.on_shared(core.shared.settle_doubts, group.id, record)
             if record is not None:
                 busy, gone = await core.on_shared(core.shared.busy_ones, group.id, record)
             waits = record is not None and bool(record.doubtful or busy)
