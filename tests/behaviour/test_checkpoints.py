@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.behaviour.calls import Calls, OsCalls
+from tests.behaviour.calls import Calls, OsCalls, beside, error_of
 from tests.behaviour.direct import CALLER, Direct
-from tests.faults import failing
+from tests.faults import Stall, failing
 from tests.harness import wait_until
 from tierfs.control.server import Peer
 from tierfs.daemon.flushing import Flushing
@@ -401,3 +401,26 @@ def test_a_flush_waits_for_what_a_seal_lets_go_that_was_over_before_it_looked(
 
     assert direct.run(flushed) == 0
     assert (direct.shared / TRACKER).read_bytes() == b"3"
+
+
+def test_a_directory_is_not_removed_while_a_checkpoint_in_it_is_published(direct: Direct) -> None:
+    """Its writer has ended, so it is not listed; a moment later it is whole."""
+    direct.mkdir("run")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        direct.caller = dataclasses.replace(CALLER, process=process.pid)
+        made(f"run/{AT}")(direct)
+        direct.caller = CALLER
+    wait_until(lambda: direct.run_sync(lambda: nobody_lives(direct)), "its end to be known")
+    direct.settle()
+    direct.system.hook = stall = Stall("seal.rename")
+    (group,) = direct.fs.core.groups
+    direct.run(direct.fs.sealing.flush, group, frozenset(), time.monotonic())
+    assert stall.reached.wait(10)
+    assert direct.listdir("run") == []
+    removing = beside(direct.rmdir, "run")
+    time.sleep(0.3)
+    waits = not removing.done()
+    stall.release()
+    assert waits
+    assert error_of(removing.result) == "ENOTEMPTY"
+    assert direct.listdir("run") == [AT]

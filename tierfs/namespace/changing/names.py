@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from tierfs.model import Attributes, Kind, Name, Op, OpKind, OpState, Phase
+from tierfs.model import Attributes, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
 from tierfs.namespace.changing.decisions import Decisions, take_back
 from tierfs.namespace.changing.exchange import End, Exchanges
 from tierfs.namespace.changing.making import Making
@@ -69,9 +69,15 @@ class Names(Making):
         if node.directory is None:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(name))
         inner = self._tree.directories[node.directory]
-        if not await self._listings.is_empty(inner):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
-        await forget_unsendable(self._core, self._decisions, inner)
+        unlisted: dict[Name, ObjectId] | None = None
+        while unlisted != inner.unsealed or self._seal_in(inner) is not None:
+            # one that is sealed meanwhile is listed, and nobody removed it
+            while (seal := self._seal_in(inner)) is not None:
+                await self._core.calls.wait(self._core.writeback.decided, seal)
+            unlisted = dict(inner.unsealed)
+            if not await self._listings.is_empty(inner):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
+            await forget_unsendable(self._core, self._decisions, inner)
         if self._tree.by_object.get(inner.id) is not node or self._listings.shows_any(inner):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fsdecode(name))
         inner.removed = True
@@ -88,6 +94,12 @@ class Names(Making):
             if seen is not None:
                 return seen[0], None, seen[1]
         return *await self._lookup.resolve_with_stat(state, name), None
+
+    def _seal_in(self, state: DirectoryState) -> Op | None:
+        """A checkpoint in a directory that is being published."""
+        publishing = self._core.publishing
+        return next(filter(None, (publishing(each, OpKind.SEAL)
+                                  for each in state.unsealed.values())), None)  # fmt: skip
 
     async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
         core = self._core
