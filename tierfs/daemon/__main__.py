@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from typing import NoReturn
 
@@ -49,7 +50,8 @@ class Ready:
         """Writes `line` for the starter; the first one counts."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
-            os.write(fd, line.replace("\n", " ").encode(errors="surrogateescape") + b"\n")
+            with suppress(BrokenPipeError):  # killed meanwhile; the mount is there all the same
+                os.write(fd, line.replace("\n", " ").encode(errors="surrogateescape") + b"\n")
             os.close(fd)
 
 

@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import sys
+from contextlib import suppress
 from logging.handlers import SysLogHandler, WatchedFileHandler
 from pathlib import Path
 
@@ -31,7 +32,8 @@ class Teller:
             _notify_service_manager()
         if self._fd is not None:
             fd, self._fd = self._fd, None
-            os.write(fd, line.replace("\n", " ").encode(errors="surrogateescape") + b"\n")
+            with suppress(BrokenPipeError):  # killed meanwhile; the mount is there all the same
+                os.write(fd, line.replace("\n", " ").encode(errors="surrogateescape") + b"\n")
             os.close(fd)
         elif line != "ok":
             print(f"tierfs: {line}", file=sys.stderr)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tierfs.daemon.__main__ import Ready
+from tierfs.supervisor.__main__ import Teller
 
 WORKER = """
 import os, signal, sys
@@ -36,3 +42,16 @@ def test_a_worker_that_dies_when_the_mount_is_gone_is_the_last(tmp_path: Path) -
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_who_mounts_may_be_killed_before_it_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """The mount is there, and its supervisor must not end."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    teller = Teller(writer)
+    teller("ok")
+    teller("refused")
+    assert "refused" in capfd.readouterr().err
+    reader, writer = os.pipe()
+    os.close(reader)
+    Ready(writer).tell("ok")
