@@ -107,11 +107,14 @@ def start_time(process: int) -> int:
 
 
 def age_seconds(process: int) -> float | None:
-    """For how long `process` has been running; None: it is gone."""
+    """For how long `process` has been running at least; None: it is gone.
+
+    It may have begun at the end of the clock tick that /proc tells.
+    """
     started = start_time(process)
     if not started:
         return None
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - (started + 1) / os.sysconf("SC_CLK_TCK")
 
 
 def ancestors(process: int) -> frozenset[int]:
