@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import sys
-from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from typing import NoReturn
 
@@ -50,7 +49,9 @@ class Ready:
         """Writes `line` for the starter; the first one counts."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
-            with suppress(BrokenPipeError):  # killed meanwhile; the mount is there all the same
+            with contextlib.suppress(
+                BrokenPipeError
+            ):  # killed meanwhile; the mount is there all the same
                 os.write(fd, line.replace("\n", " ").encode(errors="surrogateescape") + b"\n")
             os.close(fd)
 
