@@ -140,10 +140,10 @@ class ControlServer:
         async def send(event: Progress | Waiting) -> None:
             await stream.send_all(encode({"event": event.event, **asdict(event)}))
 
-        command = "request"
+        command, paths = "request", ""
         try:
             request = requests.from_message(decode(line))
-            command = request.command
+            command, paths = request.command, _paths_of(request)
             handler = self.handlers[command]
             result, exit_code = await handler(request, _peer_of(stream), send)
             answer = {"result": asdict(result), "exit_code": exit_code}
@@ -152,7 +152,7 @@ class ControlServer:
         except OSError as error:
             if error.errno in (errno.EPIPE, errno.ECONNRESET):
                 raise
-            answer = {"error": _describe(error), "exit_code": 1}
+            answer = {"error": _describe(error, paths), "exit_code": 1}
         except Exception:
             log.exception("%s: failed", command)
             answer = {"error": f"{command}: internal error; see the log", "exit_code": 1}
@@ -197,6 +197,15 @@ def _groups_of_peer(descriptor: int) -> tuple[int, ...]:
     return tuple(groups[: size.value // ctypes.sizeof(ctypes.c_uint32)])
 
 
-def _describe(error: OSError) -> str:
-    where = os.fsdecode(error.filename) + ": " if error.filename is not None else ""
-    return f"{where}{error.strerror or error}"
+def _paths_of(request: requests.Request) -> str:
+    path = getattr(request, "path", None)
+    return ", ".join((path,) if path is not None else getattr(request, "paths", ()))
+
+
+def _describe(error: OSError, paths: str) -> str:
+    """`paths`: what the request was about; steps on a tier name a path from where they are."""
+    where = os.fsdecode(error.filename) if error.filename is not None else ""
+    if not where.startswith("/"):
+        where = paths
+    said = error.strerror or str(error)
+    return f"{where}: {said}" if where else said

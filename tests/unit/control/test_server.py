@@ -94,6 +94,8 @@ async def test_the_kernel_says_who_calls() -> None:
         (TierfsError("no such file here"), "no such file here", 1),
         (FileNotFoundError(2, "No such file or directory", "/m/x"), "/m/x: No such file", 1),
         (FileNotFoundError(2, "No such file or directory", b"/m/\xff"), "/m/\udcff: No", 1),
+        (OSError(5, "Input/output error", "."), "/m/x: Input/output error", 1),
+        (OSError(5, "Input/output error"), "/m/x: Input/output error", 1),
         (ZeroDivisionError(), "ls: internal error; see the log", 1),
     ],
 )
