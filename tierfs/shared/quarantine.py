@@ -61,10 +61,13 @@ class Quarantine(ControlFiles, Publishing, Walks):
         inode: int,
         why: str,
         path: bytes | None = None,
+        *,
+        stays: bool = False,
     ) -> str | None:
         """As `quarantine`, where `directory` is open already; `place` is for the record.
 
-        `path`: what to record as the place that it comes from, where that is another.
+        `path`: what to record as the place that it comes from, where that is another. `stays`: it
+        is a file that keeps its name, too, until something else gets that.
         """
         if not self.has_inode(directory, name, inode):
             return None
@@ -81,18 +84,22 @@ class Quarantine(ControlFiles, Publishing, Walks):
         with self.control(layout.QUARANTINE, entry) as there:
             data = json.dumps(values, indent=1).encode() + b"\n"
             self.write_whole("quarantine", there, layout.WHY_FILE, data, exclusive=True)
-            step = "quarantine.rename"
             try:
-                target, new = there, layout.CONTENT
-                self.system.rename_at(step, directory, name, target, new, RENAME_NOREPLACE)
+                self._put(directory, name, there, layout.CONTENT, stays=stays)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                target, new = directory, layout.quarantine_beside(entry)
-                self.system.rename_at(step, directory, name, target, new, RENAME_NOREPLACE)
+                self._put(directory, name, directory, layout.quarantine_beside(entry), stays=stays)
             self.system.fsync_dir("quarantine.fsync_dir", there)
             self.system.fsync_dir("quarantine.fsync_dir", directory)
         return self._shown_entry(entry, os.fsencode(values["beside"]))
+
+    def _put(self, directory: int, name: Name, target: int, new: Name, *, stays: bool) -> None:
+        if stays:
+            self.system.link_at("quarantine.link", directory, name, target, new)
+        else:
+            step = "quarantine.rename"
+            self.system.rename_at(step, directory, name, target, new, RENAME_NOREPLACE)
 
     def quarantine_unpublished(
         self, staged: Staged, place: Place, name: Name, why: str

@@ -126,19 +126,30 @@ class Reopening(Sealing):
         The record says which files are in it now: they do not count (`Record.stale`), but if
         another member lives that takes part. Where that is not known yet, `settle_doubts` decides
         it later. To be called before anything is written to it.
+
+        If it is the next generation of one that is sealed, what it shares with that counts. Raises
+        BlockingIOError while another member may be lost that takes part in such a one.
         """
         parent, name = os.path.split(place.path)
         final = Place(parent), layout.unstaged_name(name) or name
+        last = self.last_record(group)
+        shared = self._shared_with_sealed(*final, group, last)
         with self.opened(place) as top:
-            files = frozenset(
-                found.incarnation for found in self.walk_at(top) if found.kind is not Kind.DIRECTORY
+            files = (
+                frozenset(
+                    found.incarnation
+                    for found in self.walk_at(top)
+                    if found.kind is not Kind.DIRECTORY
+                )
+                - shared
             )
             inode = self.system.fstat("reopen.stat", top).st_ino
-        last = self.last_record(group)
         if last is not None and last.is_unsealed:
             match self.others(group, last):
                 case Others.LIVING:
                     return self.begin(group, last)
+                case Others.UNKNOWN if shared:
+                    raise busy(last)
                 case Others.UNKNOWN:
                     left = Left(last.members - {self.member}, files)
                     doubtful = dict.fromkeys((*last.doubtful, left))
@@ -146,7 +157,24 @@ class Reopening(Sealing):
             self.forget_others(group, last.members)
             if last.state is GroupState.OPEN and last.stale == files:
                 return self.begin(group, replace(last, members=frozenset(), doubtful=()))
-        return self.begin(group, self._next(group, last, *final, inode, files))
+        record = self._next(group, last, *final, inode, files)
+        if last is None or not shared or record.generation == last.generation:
+            return self.begin(group, record)
+        self.write_linked(group, record.generation - 1, shared)
+        begun = self.begin(group, record)
+        self.forget_linked(group, last.generation - 1)
+        return begun
+
+    def _shared_with_sealed(
+        self, place: Place, name: Name, group: ObjectId, last: Record | None
+    ) -> frozenset[Incarnation]:
+        """The files of the sealed generation that stands as `name` while `group` has a next one."""
+        if last is None or last.state is GroupState.SEALED:
+            return frozenset()
+        sealed = self.lookup(place, name)
+        if sealed is None or sealed.directory_id not in (group, None):
+            return frozenset()
+        return self.read_linked(group, last.generation - 1)
 
     def settle_doubts(self, group: ObjectId, last: Record) -> Record:
         """Decide what of `last`, the state of `group`, is decided by now: whether those live who

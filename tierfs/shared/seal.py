@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from tierfs.model import Kind, Name, ObjectId
+from tierfs.model import Kind, Name, ObjectId, OpKind
 from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tierfs.shared import layout
 from tierfs.shared.groups import GroupState, ManifestLine, Record, Replaced
 from tierfs.shared.places import Place
 from tierfs.shared.sums import Sums
-from tierfs.shared.walk import Incarnation
+from tierfs.shared.walk import Found, Incarnation
 
 NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 """What renameat2(2) says where the file system knows no RENAME_EXCHANGE."""
@@ -52,6 +52,7 @@ class Sealing(Sums):
         manifest: Sequence[ManifestLine],
         replaced: ObjectId | None = None,
         stale: Collection[Incarnation] = (),
+        row: int = 0,
     ) -> os.stat_result:
         """Publish the directory `inode`, staged as ``.staging_NAME``, as `name`.
 
@@ -59,7 +60,8 @@ class Sealing(Sums):
             replaced: the removed checkpoint that may still stand under `name`: it goes where its
                 TRASH would bring it. An older generation of `group` is deleted later. Anything
                 else that stands there goes to quarantine.
-            stale: files in it that go to quarantine before.
+            stale: files in it that go to quarantine before; those of `taken_back` take their place.
+            row: that of the op.
 
         Returns the attributes of `name`. Under `name` there is a whole checkpoint at any moment
         if there was one; only where the file system cannot exchange names there is none for a
@@ -70,10 +72,33 @@ class Sealing(Sums):
         with self.opened(place) as directory:
             if not self.has_inode(directory, name, inode):
                 self.expect(place, directory, layout.staging_name(name), inode)
-                self._prepare(place, directory, name, frozenset(stale), manifest)
+                back = self.taken_back(place, name, group, stale)
+                self._prepare(place, directory, name, frozenset(stale), manifest, back, row)
                 self.write_manifest(group, manifest)
                 self._publish_group(place, directory, name, group, inode, replaced)
             return self._complete(place, directory, name, group, inode)
+
+    def taken_back(
+        self, place: Place, name: Name, group: ObjectId, stale: Collection[Incarnation]
+    ) -> dict[bytes, Found]:
+        """By path, what a seal of `group` puts in the place of its files `stale`.
+
+        Those of the sealed generation, which stands as `name`: they were written over by one who
+        was killed. What was removed or written again since is not among them.
+        """
+        last = self.last_record(group) if stale else None
+        linked = frozenset() if last is None else self.read_linked(group, last.generation - 1)
+        standing = self.lookup(place, name) if linked else None
+        if standing is None:
+            return {}
+        staged = self.walk(Place(_path(place, layout.staging_name(name))))
+        left = {found.path for found in staged if found.incarnation in stale}
+        sealed = self.walk(Place(_path(place, name), standing.st.st_ino))
+        return {
+            found.path: found
+            for found in sealed
+            if found.path in left and found.incarnation in linked
+        }
 
     def finish_seal(self, place: Place, name: Name, group: ObjectId) -> bool:
         """Go on with a seal of `group` that ended after it had changed `name`; whether it had.
@@ -113,6 +138,8 @@ class Sealing(Sums):
         name: Name,
         stale: frozenset[Incarnation],
         manifest: Sequence[ManifestLine],
+        back: Mapping[bytes, Found],
+        row: int,
     ) -> None:
         """What is staged holds what is to be published, and nothing else."""
         staged = Place(os.path.join(place.path, layout.staging_name(name)))
@@ -120,12 +147,20 @@ class Sealing(Sums):
         top = self.system.open_at(step, directory, layout.staging_name(name), _DIRECTORY)
         try:
             if stale:
-                self._remove_stale(staged, top, stale)
+                self._remove_stale(staged, top, stale, Place(_path(place, name)), back, row)
             self.put_sums(Place(_path(place, name)), top, manifest)
         finally:
             self.system.close("seal.close", top)
 
-    def _remove_stale(self, staged: Place, top: int, stale: frozenset[Incarnation]) -> None:
+    def _remove_stale(
+        self,
+        staged: Place,
+        top: int,
+        stale: frozenset[Incarnation],
+        sealed: Place,
+        back: Mapping[bytes, Found],
+        row: int,
+    ) -> None:
         before = self.system.fstat("seal.stat", top)
         for found in self.walk_at(top):
             if found.kind is Kind.DIRECTORY or found.incarnation not in stale:
@@ -133,10 +168,31 @@ class Sealing(Sums):
             folder, last = os.path.split(found.path)
             here = Place(os.path.join(staged.path, folder).rstrip(b"/"))
             with self.opened(here) as parent:
-                self.quarantine_at(here, parent, last, found.inode, _STALE)
+                stays = found.path in back
+                self.quarantine_at(here, parent, last, found.inode, _STALE, stays=stays)
+                if stays:
+                    old = Place(os.path.join(sealed.path, folder).rstrip(b"/"))
+                    self._take_back(old, here, parent, last, back[found.path].inode, row)
         # frameworks sort checkpoints by the time of their directory
         self.system.utime_fd("seal.times", top, None, before.st_mtime_ns)
         self.system.fsync_dir("seal.fsync_staged", top)
+
+    def _take_back(
+        self, sealed: Place, staged: Place, target: int, name: Name, inode: int, row: int
+    ) -> None:
+        """Put the file `name` of the directory `sealed` over that of `staged`, open as `target`."""
+        with self.opened(sealed) as source:
+            self.expect(sealed, source, name, inode)
+            try:
+                with self.staging_of(OpKind.LINK, row, name, staged) as (staging, new, beside):
+                    self.system.link_at("seal.link", source, name, staging, new)
+                    self.system.rename_at("seal.take_back", staging, new, target, name)
+            except OSError as error:
+                if error.errno == errno.EXDEV:
+                    self.refuses_renames(target)
+                raise
+            self.system.fsync_dir("seal.fsync_folder", target)
+        self.forget_marker(row, beside)
 
     # -- the rename -------------------------------------------------------------------------------
 

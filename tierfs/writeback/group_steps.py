@@ -31,7 +31,7 @@ def _seal(replaced: ObjectId | None, shared: SharedTier, call: Call) -> Applied:
     try:
         st = shared.seal(
             call.place, call.name, call.object, call.inode,
-            manifest=_manifest(shared, call, stale), replaced=replaced, stale=stale,
+            manifest=_manifest(shared, call, stale), replaced=replaced, stale=stale, row=call.row,
         )  # fmt: skip
     except FileNotFoundError:
         raise NothingToDo("it was removed or renamed outside this mount") from None
@@ -44,9 +44,14 @@ def _manifest(
     staged = Place(b"/".join(filter(None, (call.place.path, staging_name(call.name)))), call.inode)
     try:
         found = shared.walk(staged)
+        back = shared.taken_back(call.place, call.name, call.object, stale)
     except DirectoryGone:
         return []  # it is published already, by an attempt that did not come to its end
-    return [_line(each) for each in found if _counts(each) and each.incarnation not in stale]
+    return [
+        _line(back.get(each.path, each))
+        for each in found
+        if _counts(each) and (each.incarnation not in stale or each.path in back)
+    ]
 
 
 def _counts(found: Found) -> bool:

@@ -6,6 +6,7 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.component.shared.group_support import (
     texts,
     whole,
 )
-from tests.component.shared.support import TOP, Settings, make_tier, names
+from tests.component.shared.support import MEMBER, TOP, Settings, make_tier, names
 from tests.faults import FaultyOS, failing
 from tierfs.model import Kind
 from tierfs.osio import OS
@@ -342,3 +343,34 @@ def test_one_that_cannot_be_looked_at_keeps_no_other_from_being_looked_at(
     system.hook = failing("presence.open", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         other.look_again()
+
+
+def test_what_this_member_left_counts_no_more_unless_another_goes_on_with_it(
+    root: Path, open_tier: OpenTier
+) -> None:
+    """What its killed writers had written over is as it was sealed, when it is published."""
+    tier, other = open_tier(root), open_tier(root, member=OTHER)
+    inode = left(tier, root)
+    staged = Place(STAGED.encode(), inode, GROUP)
+    tier.say_alive(GROUP)
+    for _ in range(2):
+        with suppress(BlockingIOError):
+            other.reopen_linked(TOP, NAME, GROUP, 7)
+        tier.say_alive(GROUP)
+        other.look_again()
+    with pytest.raises(BlockingIOError):
+        tier.reopen_unlisted(staged, GROUP)
+    other.say_alive(GROUP)
+    tier.look_again()
+    record = tier.reopen_unlisted(staged, GROUP)
+    assert (record.generation, record.stale) == (2, frozenset())
+    assert record.members == {MEMBER, OTHER}
+    alone = open_tier(root, lease=0.0)
+    record = alone.reopen_unlisted(staged, GROUP)
+    assert (record.generation, len(record.stale)) == (3, 2)
+    assert alone.reopen_unlisted(staged, GROUP).stale == record.stale
+    back = alone.taken_back(TOP, NAME, GROUP, record.stale)
+    assert set(back) == {b"model.bin"}
+    alone.seal(TOP, NAME, GROUP, inode, manifest=[], stale=record.stale, row=8)
+    assert files_in(root / FINAL) == whole("old")
+    assert sorted(each["content"] for each in texts(root, "quarantine")) == ["left", "left"]

@@ -249,13 +249,17 @@ class Sealing:
         if record is not None and record.generation > 1:
             before = record.generation - 1
             linked = await core.on_shared(core.shared.read_linked, group.id, before)
+        back = {}
+        if stale and linked:
+            taken_back = core.shared.taken_back
+            back = await core.at(group.parent, taken_back, group.name, group.id, stale)
+        files = [each for each in found if each.kind is not Kind.DIRECTORY]
         return {
             each.path: FoundFile(
                 each.size, each.inode, stale=each.incarnation in stale,
                 linked=each.incarnation in linked, index=each.index,
             )
-            for each in found
-            if each.kind is not Kind.DIRECTORY
+            for each in (back.get(each.path, each) for each in files)
         }  # fmt: skip
 
     async def negative(self, group: Group, content: Iterable[Name]) -> Name | None:

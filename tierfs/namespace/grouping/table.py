@@ -191,11 +191,12 @@ class GroupTable:
         While one who writes it lives, or if there is a sealed generation of that name.
         """
         group = self._groups.get(directory)
-        if group is not None and group.record.older is not None:
-            return True
-        return group is not None and listed(
+        return group is not None and (group.record.older is not None or self._is_written(group))
+
+    def _is_written(self, group: Group) -> bool:
+        return listed(
             group.writers,
-            open_files=len(self._backlog.open_files(directory)),
+            open_files=len(self._backlog.open_files(group.id)),
             quiet_seconds=time.monotonic() - group.touched,
             settle_seconds=self.settle,
         )
@@ -291,19 +292,18 @@ class GroupTable:
         If all who wrote before in the unsealed checkpoint are gone, and not all of them ended well,
         a new generation begins, and what they left counts no more.
         """
-        found = self.unsealed_in(self._tree.scope(directory))
-        if found is None:
+        if (found := self.unsealed_in(self._tree.scope(directory))) is None:
             return
-        group = self._groups.get(found)
+        group, who = self._groups.get(found), self.follow(process)
         again = group is None or self.is_abandoned(group)
         if group is None:
             group = self._enlist(GroupRecord(found, self._journal.next_number()))
         elif again:
             group.writers = Writers()
+            group.writers.wrote_over(who)  # a pointer of theirs says nothing of what comes now
             group.record = replace(group.record, expect=None)
-        who = self.follow(process)
         known = group.writers.who_wrote() if wrote else group.writers.processes()
-        if who not in known:
+        if again or who not in known:
             (group.writers.wrote if wrote else group.writers.made)(who)
             self._save(group)
         if again:
@@ -451,8 +451,7 @@ class GroupTable:
 
     def is_abandoned(self, group: Group) -> bool:
         """Whether all who wrote in `group` are gone, and not all of them ended well."""
-        killed = bool(group.writers.processes(State.KILLED))
-        return killed and not self.listed(group.id)
+        return bool(group.writers.processes(State.KILLED)) and not self._is_written(group)
 
     def _enlist(self, record: GroupRecord, since: int = 0) -> Group:
         state = self._tree.directories[record.id]
