@@ -76,9 +76,9 @@ def make_direct(
     made: list[Direct] = []
     name = _folder(request)
 
-    def make(*, held: bool = False) -> Direct:
+    def make(*, held: bool = False, **settings: float) -> Direct:
         folder = f"{name}-{len(made)}"
-        direct = Direct(tiers[0].mountpoint / folder, tiers[1].mountpoint / folder)
+        direct = Direct(tiers[0].mountpoint / folder, tiers[1].mountpoint / folder, **settings)
         direct.start(held=held)
         made.append(direct)
         return direct

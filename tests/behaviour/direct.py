@@ -60,7 +60,7 @@ class Direct(Calls):
         caller: who calls.
     """
 
-    def __init__(self, root: Path, shared: Path) -> None:
+    def __init__(self, root: Path, shared: Path, **settings: float) -> None:
         self.shared = shared
         self.system = FaultyOS()
         self.counts: Counter[int] = Counter()
@@ -68,7 +68,8 @@ class Direct(Calls):
         self._fds: dict[int, Opened] = {}
         self._next = 3
         self._settings = Settings(
-            local=root / "local", shared=shared, node="direct", unlink_settle=0.02,
+            local=root / "local", shared=shared, node="direct",
+            **({"unlink_settle": 0.02} | settings),  # type: ignore[arg-type]
         )  # fmt: skip
         self._mountpoint = root / "mnt"
         for path in (self._settings.local, self._mountpoint, shared):

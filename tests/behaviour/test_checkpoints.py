@@ -240,6 +240,38 @@ def test_a_flush_in_the_middle_of_a_removal_does_not_make_half_of_it(
         unlinker.terminate()
 
 
+@pytest.mark.parametrize("done", ["it ends", "it saves elsewhere", "it removes elsewhere"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_one_who_removes_and_is_quiet_for_long_has_not_edited_it_yet(
+    make_direct: Callable[..., Direct], done: str, restarts: bool
+) -> None:
+    """He may go on with it: half of a removal is not to stand under the name of the checkpoint."""
+    direct = make_direct(group_settle=0.1)
+    direct.mkdir("other")
+    direct.write_file("other/file", b"x")
+    made(AT)(direct)
+    sent(direct)
+    there = direct.shared / AT / NAMES[0]
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as unlinker:
+        direct.unlink(MODEL, unlinker.pid)
+        if restarts:
+            direct.restart()
+        direct.go()
+        time.sleep(0.5)
+        assert there.exists()
+        direct.caller = dataclasses.replace(CALLER, process=unlinker.pid)
+        if done == "it saves elsewhere":
+            direct.write_file("other/new", b"y")
+        elif done == "it removes elsewhere":
+            direct.unlink("other/file", unlinker.pid)
+        else:
+            assert unlinker.stdin is not None
+            unlinker.stdin.close()
+            unlinker.wait()
+        wait_until(lambda: not there.exists(), "the edit to be made")
+    assert direct.listdir(AT) == [NAMES[1]] == os.listdir(direct.shared / AT)
+
+
 @pytest.mark.parametrize("dies", ["while it lives", "before it", "before it, and again"])
 def test_an_unlinker_that_lived_at_a_restart_and_was_killed(direct: Direct, dies: str) -> None:
     """It is judged as any that was killed, though it made no call that the next daemon knows."""

@@ -33,6 +33,9 @@ class Backlog(Lookups):
     only fields that it writes are those that `renumber` and `retarget` name. Calls cost
     O(log n): a waiting op is parked under one op that it waits for, the latest, and is looked at
     again only when that one changes. An op that is not in the backlog is a KeyError.
+
+    Attributes:
+        is_under_way: whether who makes this removal in a sealed checkpoint may go on with it.
     """
 
     def __init__(self, settings: OrderSettings | None = None) -> None:
@@ -41,7 +44,11 @@ class Backlog(Lookups):
         self._rules = Rules(self._indexes, self._settings.small_bytes)
         self._dependents = Dependents(self._indexes)
         self._hopeless = Hopeless(self._dependents)
-        self._holds = Holds(self._settings, lambda d: self._indexes.opened.first(d) is not None)
+        self._holds = Holds(
+            self._settings, lambda d: self._indexes.opened.first(d) is not None,
+            lambda op: self.is_under_way(op),
+        )  # fmt: skip
+        self.is_under_way: Callable[[Op], bool] = lambda op: False
         self._ready = Ready()
         self._removals = HeldRemovals(self._indexes)
         self._items = {}

@@ -16,10 +16,15 @@ from tierfs.order.settings import OrderSettings
 
 @dataclass(slots=True)
 class _Removal:
-    """Unlinks pending in one checkpoint directory, and when it last changed."""
+    """Unlinks pending in one checkpoint directory, and when it last changed.
+
+    Attributes:
+        asked: somebody waits for them: a flush, or what was issued later.
+    """
 
     pending: int = 0
     last: float = 0.0
+    asked: bool = False
 
 
 class Holds:
@@ -30,11 +35,15 @@ class Holds:
     """
 
     def __init__(
-        self, settings: OrderSettings, is_written: Callable[[ObjectId], bool] = lambda _: False
-    ) -> None:
-        """`is_written`: whether a file in a directory is open for writing."""
+        self, settings: OrderSettings, is_written: Callable[[ObjectId], bool] = lambda _: False,
+        is_under_way: Callable[[Op], bool] = lambda _: False,
+    ) -> None:  # fmt: skip
+        """`is_written`: whether a file in a directory is open for writing; `is_under_way`: whether
+        who makes this removal in a sealed checkpoint may go on with it.
+        """
         self._settings = settings
         self._is_written = is_written
+        self._is_under_way = is_under_way
         self._fresh: dict[Item, None] = {}
         self._held: dict[Item, None] = {}
         self._timers: list[tuple[float, int, Item]] = []
@@ -74,13 +83,17 @@ class Holds:
         return self._held.pop(item, self) is None
 
     def release(self, directory: ObjectId | None, keeps: Callable[[Op], bool]) -> list[Item]:
-        """End the holds of what is pending now below `directory` (None: everywhere)."""
-        freed = [
-            i for i in self._held
-            if (directory is None or directory in i.facts.directories) and not keeps(i.op)
-        ]  # fmt: skip
+        """End the holds of what is pending now below `directory` (None: everywhere).
+
+        What `keeps` its own does so until nothing more came for `group_settle`.
+        """
+        below = [i for i in self._held if directory is None or directory in i.facts.directories]
+        freed = [item for item in below if not keeps(item.op)]
         for item in freed:
             del self._held[item]
+        for item in below:
+            if item in self._held and item in self._roots:
+                self._removals[self._roots[item]].asked = True
         return freed
 
     def note(self, directory: ObjectId) -> None:
@@ -99,13 +112,25 @@ class Holds:
             return _hold(Reason.TEMPORARY, since + self._settings.temporary_hold, now)
         last = max(since, self._removals[root].last)
         if item.op.group is not None:
-            return _hold(Reason.SETTLE, last + self._settings.group_settle, now)
+            return _hold(Reason.SETTLE, self._settled(item, last, now), now)
         if self._is_written(root):
             settled, limit = now + self._settings.unlink_settle, self._settings.unlink_open_limit
         else:
             settled = last + self._settings.unlink_settle
             limit = self._settings.unlink_settle_limit
         return _hold(Reason.SETTLE, min(settled, since + limit), now)
+
+    def _settled(self, item: Item, last: float, now: float) -> float:
+        """Until when `item`, a removal in a sealed checkpoint, may be a part of that of all of it.
+
+        The last one there was at `last`. While who makes them lives and is at nothing else, they
+        are no edit, unless others have to wait for them.
+        """
+        settled, removal = last + self._settings.group_settle, self._removals[self._roots[item]]
+        removal.asked = removal.asked or bool(item.waiters)
+        if settled > now or removal.asked or not self._is_under_way(item.op):
+            return settled
+        return now + self._settings.unlink_settle
 
     def tick(self, now: float) -> Iterator[Item]:
         """Start the clocks of what came since the last call; then all whose time has come."""

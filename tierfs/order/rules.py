@@ -44,7 +44,8 @@ must be dropped (`obsolete_pointers`). What is left is a pointer that is moved, 
 into the checkpoint that it leads to: it stays held, and is reported.
 
 An open file that holds a commit name is waited for whatever its rank, but it waits for nobody and
-ends with its close; time holds end by themselves; what a mark holds is reported, not waited for.
+ends with its close; time holds end by themselves, or when something waits for what they hold; what
+a mark holds is reported, not waited for.
 """
 
 from __future__ import annotations

@@ -46,6 +46,45 @@ def test_unlinks_in_a_sealed_checkpoint_are_collected_markers_too(tree: Tree) ->
     assert tree.backlog.take(NOW + 80) is shard
 
 
+def test_what_one_unlinks_who_lives_is_no_edit_until_he_is_done(tree: Tree) -> None:
+    group = tree.directory("run/checkpoint-2")
+    tree.backlog.is_under_way = lambda op: op is shard
+    shard = tree.unlink("run/checkpoint-2/x.bin", group=group)
+    for second in (0, 30, 31, 3600):
+        assert tree.backlog.take(NOW + second) is None
+    tree.backlog.is_under_way = lambda op: False
+    assert tree.backlog.take(NOW + 3602) is shard
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_one_unlinks_who_lives_keeps_no_save_back(tree: Tree, late: bool) -> None:
+    group = tree.directory("run/checkpoint-2")
+    tree.backlog.is_under_way = lambda op: op.group is not None
+    unlinked = [tree.unlink(f"run/checkpoint-2/{name}.bin", group=group) for name in "xyz"]
+    assert tree.backlog.take(NOW) is None
+    if late:
+        assert tree.backlog.take(NOW + 3600) is None
+    tree.directory("run/checkpoint-3")
+    seal = tree.seal("run/checkpoint-3")
+    assert tree.backlog.take(NOW + 29) is None
+    now = NOW + (3602 if late else 30)
+    gone = sent(tree, now)
+    assert gone == unlinked[-1:]
+    gone += sent(tree, now + 2)
+    assert gone[-1] is seal
+    assert sorted(op.number for op in gone[:-1]) == [op.number for op in unlinked]
+
+
+def test_a_flush_waits_for_one_who_unlinks_only_until_he_is_quiet(tree: Tree) -> None:
+    group = tree.directory("run/checkpoint-2")
+    tree.backlog.is_under_way = lambda op: op.group is not None
+    shard = tree.unlink("run/checkpoint-2/x.bin", group=group)
+    assert tree.backlog.take(NOW + 100) is None
+    tree.backlog.release_holds(None, lambda op: op is shard)
+    assert tree.backlog.take(NOW + 129) is None
+    assert tree.backlog.take(NOW + 130) is shard
+
+
 def test_a_flush_ends_the_collecting(tree: Tree) -> None:
     group = tree.directory("run/checkpoint-2")
     shard = tree.unlink("run/checkpoint-2/x.bin", group=group)

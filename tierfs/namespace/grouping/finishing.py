@@ -45,6 +45,8 @@ class Finishing:
         if process and (sealed := groups.sealed_in(scope)) is not None:
             groups.unlinkers.unlinks(sealed, groups.follow(process_of(process)))
             return
+        if process and groups.unlinkers.are_there:
+            groups.unlinkers.goes_on(process_of(process), scope)
         inside = groups.unsealed_in(scope) if process else None
         group = None if inside is None else groups.get(inside)
         if group is not None:

@@ -259,8 +259,7 @@ class GroupTable:
         ):
             return False
         removed = self.unlinkers.pending(sealed)
-        killed = self.unlinkers.killed(sealed)
-        how = how_to_edit(self._backlog, sealed, removed, killed=killed)
+        how = how_to_edit(self._backlog, sealed, removed, killed=self.unlinkers.killed(sealed))
         if how is not None:
             with self._journal.together():
                 self._begin_next(sealed, how, removed)
@@ -292,7 +291,9 @@ class GroupTable:
         If all who wrote before in the unsealed checkpoint are gone, and not all of them ended well,
         a new generation begins, and what they left counts no more.
         """
-        if (found := self.unsealed_in(self._tree.scope(directory))) is None:
+        scope = self._tree.scope(directory)
+        self.unlinkers.goes_on(process, scope)
+        if (found := self.unsealed_in(scope)) is None:
             return
         group, who = self._groups.get(found), self.follow(process)
         again = group is None or self.is_abandoned(group)

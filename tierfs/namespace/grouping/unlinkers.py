@@ -22,6 +22,8 @@ class Unlinkers:
         self._journal = journal
         self._known: dict[ObjectId, Writers] = {}
         self._at: dict[Process, ObjectId] = {}
+        self._elsewhere: set[int] = set()
+        backlog.is_under_way = lambda op: self.is_under_way(op, besides=self._elsewhere)
 
     def pending(self, sealed: ObjectId) -> list[Op]:
         """The UNLINKs that are pending in `sealed`."""
@@ -33,6 +35,7 @@ class Unlinkers:
     def unlinks(self, sealed: ObjectId, process: Process) -> None:
         """`process` is about to unlink something in the checkpoint `sealed`."""
         self._at[process] = sealed
+        self._elsewhere.discard(process.pid)
         if sealed not in self._known:
             needed = {*self._at.values()}
             self._known = {d: w for d, w in self._known.items() if d in needed or self.pending(d)}
@@ -41,6 +44,16 @@ class Unlinkers:
             for each in [each for each, at in self._at.items() if at == sealed]:
                 self._knows(sealed, each)
         self._knows(sealed, process)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether any that lives has unlinked in a sealed checkpoint."""
+        return bool(self._at)
+
+    def goes_on(self, process: int, scope: Collection[ObjectId]) -> None:
+        """`process` makes, writes or removes something in the last directory of `scope`."""
+        if any(each.pid == process and at not in scope for each, at in self._at.items()):
+            self._elsewhere.add(process)
 
     def sign(self, op: Op) -> None:
         """Notes in the UNLINK `op`, of which the row is still to be written, who is at it."""
@@ -52,6 +65,7 @@ class Unlinkers:
     def ended(self, process: Process, *, killed: bool) -> list[ObjectId]:
         """`process` is no more; the checkpoints in which that cuts a removal off."""
         self._at.pop(process, None)
+        self._elsewhere.discard(process.pid)
         return [
             sealed for sealed, who in self._known.items()
             if process in who.processes() and self._is_cut_off(sealed, process, killed=killed)
@@ -71,7 +85,9 @@ class Unlinkers:
         for sealed, processes in found.items():
             for each in processes:
                 self._knows(sealed, each)
-                if follow(each.pid) != each.start:
+                if follow(each.pid) == each.start:
+                    self._at[each] = sealed
+                else:
                     self._is_cut_off(sealed, each, killed=True)
             if self.killed(sealed):
                 cut_off.append(sealed)
