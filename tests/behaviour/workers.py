@@ -64,6 +64,9 @@ class Workers(Direct):
     def _run(self, held: bool) -> None:
         self.dead = False
         super()._run(held)
+        for fd in self._succession.log._fds:  # as the end of a process would
+            os.close(fd)
+        self._succession.log._fds.clear()
         if self.dead:
             self._error = None  # whatever it met as nothing could be journaled any more
 

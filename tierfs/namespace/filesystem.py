@@ -167,7 +167,7 @@ class FileSystem:
 
     async def flush(self, handle: Handle, thread: int) -> None:
         """Answers a close of `thread`: what was written is safe, and not too much is pending."""
-        await self.files.flush(handle)
+        await self.files.flush(handle, thread)
         op = handle.object.put if handle.writable and handle.object is not None else None
         if op is not None and op.state is OpState.CLOSED and self.backpressure.limited:
             await self.backpressure.wait(op, thread)

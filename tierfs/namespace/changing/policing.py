@@ -66,9 +66,9 @@ class PolicedFiles(Files):
         refuse_at(self._core, state, b"")
         return await super().create_nameless(state, mode, caller, internal=internal)
 
-    async def flush(self, handle: Handle) -> None:
+    async def flush(self, handle: Handle, thread: int = 0) -> None:
         """See `Files.flush`."""
-        await super().flush(handle)
+        await super().flush(handle, thread)
         if handle.writable and is_scratch(handle.node):
             await self._core.journal.written()  # the row of its name
 

@@ -26,6 +26,7 @@ from tierfs.model import (
     Phase,
 )
 from tierfs.namespace.callers import Caller
+from tierfs.namespace.content.closers import Closer, closer
 from tierfs.namespace.content.data import Data
 from tierfs.namespace.content.descriptors import Descriptors
 from tierfs.namespace.content.ending import Ending
@@ -43,7 +44,7 @@ from tierfs.namespace.overlay.nodes import (
 )
 from tierfs.namespace.requests import current
 from tierfs.namespace.room.drive import Drive
-from tierfs.osio.processes import most_open_files, was_killed
+from tierfs.osio.processes import most_open_files
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
@@ -256,48 +257,50 @@ class Files:
 
     # -- close ---------------------------------------------------------------------------------
 
-    async def flush(self, handle: Handle) -> None:
-        """One descriptor was closed: what was written survives the process from here on (G6).
+    async def flush(self, handle: Handle, thread: int = 0) -> None:
+        """`thread` closed a descriptor: what was written survives the process from here on (G6).
 
         OSError where its policy has close wait for the commit, and that is refused.
         """
-        await self._flush(handle)
+        await self._flush(handle, thread)
         through = self._core.policy(handle.node).close_committed or self._drive.look()
         if handle.writable and through:
             await self.commit(handle)
 
-    async def _flush(self, handle: Handle) -> None:
+    async def _flush(self, handle: Handle, thread: int) -> None:
         obj = handle.object
         if not handle.writable or obj is None:
             return
-        first = not handle.flushed
-        handle.flushed = True
+        # Who was killed has closed nothing, however often the kernel asks: for each of his
+        # descriptors, and of the next worker again what this one does not live to answer.
+        who = Closer.OPENER if handle.flushed else closer(handle.opener, thread)
+        handle.flushed = who is Closer.OPENER
         self._core.writeback.pace.closed(handle.number)
         self._core.memory.handle(handle)
-        opener = handle.opener if first else 0
-        killed = opener > 0 and was_killed(opener)
         if obj.put is not None:
             self._drive.check(obj)
         attributes = await self.look(obj)
         if (path := self._core.tree.path_of(handle.node)) is not None:
             self._core.expected.note(path, attributes.size)
         op = obj.put
-        if op is None or op.phase is Phase.PUBLISHING:
+        if op is None or op.phase is Phase.PUBLISHING or not obj.dirty:
             return
-        if killed and obj.dirty and not op.log:
+        if who is Closer.DEAD_SHARER:
+            return
+        if who is Closer.KILLED and not op.log:
             op.mark = Mark.TORN
             op.error = "its writer was killed in the middle; rewrite it, or accept or discard it"
-        elif obj.dirty and op.mark is Mark.TORN:
+        elif who is Closer.OPENER and op.mark is Mark.TORN:
             op.mark = op.error = None
-        if obj.dirty:
-            obj.dirty = False
-            obj.flushed_at = time.monotonic()
-            self.ending.number(op, attributes, handle.opener)
+        obj.dirty = who is Closer.SHARER  # what its opener leaves is still to be judged
+        obj.flushed_at = time.monotonic()
+        self.ending.number(op, attributes, handle.opener)
+        if who is not Closer.SHARER:
             over = handle.born is None
             self._core.groups.closed(op.parent, op.name, handle.opener, over=over)
-            await self._core.journal.post(SaveOp(op)).written()
-            obj.made = None
-            self._core.writeback.submit(op)
+        await self._core.journal.post(SaveOp(op)).written()
+        obj.made = None
+        self._core.writeback.submit(op)
 
     async def look(self, obj: LocalObject) -> Attributes:
         """What `obj` is now; then it is known, too, whether the kernel wrote to it by itself."""

@@ -259,7 +259,7 @@ class Handle:
         opener: process id of who opened it, 0 if unknown.
         backing: the passthrough backing that the kernel was given for it, 0 if none.
         granted: the kernel has it; false of files that are opened for a call of our own.
-        flushed: its opener has closed it at least once.
+        flushed: its opener has closed it at least once, by itself.
         keep_cache: the kernel's pages of the file are still good.
         born: of a file that this open made, its attributes then.
     """
