@@ -260,3 +260,33 @@ def test_what_a_child_has_closed_is_kept_when_the_mount_dies(
     die_all(workers)
     workers.settle()
     assert (workers.shared / "a").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_a_torn_file_is_mended_by_the_next_writer(
+    workers: Workers, processes: Processes, dies: Death
+) -> None:
+    """Nothing of the torn one is left to be decided, whichever worker sees the end of it."""
+    first, second = processes.begin(), processes.begin()
+    fd = begin(workers, first)
+    kill(first)
+    dies(workers, fd, first)
+    fd = begin(workers, second, b"whole")
+    dies(workers, fd, second)
+    check(workers, torn=False)
+    assert (workers.shared / "a").read_bytes() == b"whole"
+
+
+def test_a_torn_file_is_mended_by_a_writer_that_outlives_the_mount(
+    workers: Workers, processes: Processes
+) -> None:
+    """The mount dies between its close and the end of it."""
+    first, second = processes.begin(), processes.begin()
+    fd = begin(workers, first)
+    kill(first)
+    never(workers, fd, first)
+    fd = begin(workers, second, b"whole")
+    flush(workers, fd, second)
+    die_all(workers)
+    workers.settle()
+    assert (workers.shared / "a").read_bytes() == b"whole"

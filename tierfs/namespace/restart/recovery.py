@@ -69,9 +69,10 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     closed = [op for op in snapshot.ops if op.state is OpState.CLOSED]
     for op in sorted(snapshot.ops, key=lambda op: op.number):
         obj = core.tree.objects.get(op.object) or _missing_object(core, op)
+        _restore_op(core, op, obj, bases)
         if known is None and op.state is OpState.CLOSED:
             op.state = OpState.PENDING  # whoever had it open is gone with the old mount
-        _restore_op(core, op, obj, bases)
+            core.backlog.update(op)
     for directory in snapshot.directories:
         if directory.inode is not None:
             location = Location(directory.parent, directory.name, directory.inode)
@@ -83,7 +84,19 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     find_targets(core)
     for op in closed:
         core.groups.pointed(op.targets)  # nobody could say it any more
+        if known is None:
+            _drop_torn(core, op)
     _drop_unneeded(core)
+
+
+def _drop_torn(core: Core, op: Op) -> None:
+    """What was torn and is written anew, as `op`, is over: its writer cannot say it any more."""
+    obj = core.tree.objects[op.object]
+    old, obj.supersedes = obj.supersedes, None
+    if old is None or old.mark is not Mark.TORN or core.backlog.depended(old, besides=op):
+        return
+    core.drop_op(old)
+    core.spare.append(core.tree.objects[old.object])
 
 
 def _drop_unneeded(core: Core) -> None:
@@ -234,6 +247,8 @@ def _apply_to_overlay(core: Core, op: Op, obj: LocalObject) -> None:
         core.touch(state, op.changed_ns)
     if before is not None and before.object is not None and before.object is not obj:
         _lose_name(tree.node_of_object(before.object), op)
+        if op.kind is OpKind.PUT and op.state in (OpState.OPEN, OpState.CLOSED):
+            obj.supersedes = before.object.put
         if op.kind not in TAKES and before.op.kind is not OpKind.MKNOD:
             core.links.replaces(op, before.object)
     if op.kind in TAKES:
