@@ -16,6 +16,7 @@ import trio
 
 from tests.behaviour.calls import Calls, OsCalls, beside, error_of
 from tests.behaviour.direct import CALLER, Direct
+from tests.behaviour.test_races import until_looked_at
 from tests.faults import Stall, failing
 from tests.harness import wait_until
 from tierfs.control.server import Peer
@@ -456,3 +457,21 @@ def test_a_directory_is_not_removed_while_a_checkpoint_in_it_is_published(direct
     assert waits
     assert error_of(removing.result) == "ENOTEMPTY"
     assert direct.listdir("run") == [AT]
+
+
+def test_a_look_that_is_overtaken_by_the_seal_does_not_take_it_back(direct: Direct) -> None:
+    """It saw the checkpoint as unsealed, and hears that when it is published."""
+    made(AT)(direct)
+    direct.settle()
+    until_looked_at(direct)
+    direct.system.hook = stall = Stall("look.close")
+    looking = beside(direct.stat, AT)
+    assert stall.reached.wait(10)
+    assert direct.listdir() == [AT]  # which is not asked again for a moment
+    flush(direct)
+    stall.release()
+    looking.result()
+    assert direct.listdir() == [AT]
+    node = direct.fs.tree.by_shared[(direct.shared / AT).stat().st_ino]
+    assert node.directory is not None
+    assert not direct.fs.core.groups.is_unsealed(node.directory)

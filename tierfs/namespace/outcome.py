@@ -223,6 +223,8 @@ class Outcomes:
         if st is None:
             return []
         self._tree.stands_at(op.object, Location(op.parent, op.name, st.st_ino), tagged=True)
+        # who is just being told where it stood before would take it for unsealed once more
+        self._tree.directories[op.parent].look_again(op.name)
         return self._save_directory(op.object)
 
     def _reopened(self, op: Op) -> list[Change]:

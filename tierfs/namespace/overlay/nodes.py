@@ -301,7 +301,7 @@ class Scan:
 
     Attributes:
         changed: the names whose overlay entry changed since it began: name → it is there now.
-        unsealed: the unsealed checkpoints when it began: no entry tells of the end of one.
+        unsealed: the unsealed checkpoints when it began.
         no_more: what of `found` was to be renamed back then (see `Listings`).
         until: clock value until when it may be taken for the present state.
     """
@@ -377,8 +377,9 @@ class DirectoryState:
             self._changed(name, False)
 
     def look_again(self, name: Name) -> None:
-        """What stands under `name` is what it was; its attributes are others now."""
-        self._changed(name, True)
+        """The overlay says of `name` what it said; what the shared tier told is of the past."""
+        entry = self.entries.get(name)
+        self._changed(name, entry is None or entry.object is not None)
 
     def shows_any(self) -> bool:
         """Whether the overlay has a name in it that is there."""
