@@ -87,11 +87,22 @@ class Answers:
         entry = await self.known(node, st)
         if st is not None and node.kind in (Kind.FILE, Kind.DIRECTORY):
             self._fs.lookup.seen.note(state, name, node, entry.attributes)
+        if st is not None and node.kind is not Kind.DIRECTORY:
+            self._fs.lookup.told.note(node, entry.attributes)
         return replace(entry, seconds=0.0) if unlisted else entry
 
     async def getattr(self, ino: int) -> Entry:
-        """GETATTR."""
-        return await self.entry(self._fs.tree.node(ino))
+        """GETATTR. Of a file that another node replaced since it was looked up, a moment ago, it
+        is what the lookup said.
+        """
+        node = self._fs.tree.node(ino)
+        try:
+            return await self.entry(node)
+        except OSError as error:
+            told = self._fs.lookup.told.get(node) if error.errno == errno.ESTALE else None
+            if told is None:
+                raise
+            return Entry(node, told, 0.0)
 
     async def getxattr(self, ino: int, name: bytes) -> bytes:
         """GETXATTR; OSError(ENODATA)."""

@@ -21,6 +21,7 @@ from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.seen import Seen
 from tierfs.namespace.finding.subdirectories import directory_links, stands_beside
+from tierfs.namespace.finding.told import Told
 from tierfs.namespace.outage.asking import asker, until_it_waits
 from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.outage.instead import Instead
@@ -69,6 +70,7 @@ class Lookup:
         self._clock = time.monotonic
         self.instead = Instead(core, self.adopt)
         self.seen = Seen(core.tree)
+        self.told = Told()
 
     async def resolve(self, state: DirectoryState, name: Name) -> Node:
         """The node that has `name`; OSError(ENOENT). Nothing is awaited after it is decided."""

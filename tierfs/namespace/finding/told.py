@@ -1,0 +1,44 @@
+"""What a lookup has just told the kernel of a file: another node may replace that at any moment.
+
+The kernel walks a path once more when it gets ESTALE, and not a second time. It does not always
+believe the attributes that come with a lookup: not those of an inode that is new to it, if it
+dropped another one meanwhile (`fuse_change_attributes_common`, evict_ctr); and where a file is
+replaced often it drops one all the time. So it asks again at once, and what it asks about may be
+replaced by then.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tierfs.model import Attributes
+from tierfs.namespace.overlay.nodes import Node
+
+SECONDS = 1.0
+"""What is older is no answer (G10); the kernel itself believes a name for 0.7 s."""
+
+MOST = 4096
+"""How many are kept at least, if so many are told of within a second."""
+
+
+class Told:
+    """By node, the attributes that it was last looked up with; older ones go with the next."""
+
+    def __init__(self) -> None:
+        self._young: dict[Node, tuple[float, Attributes]] = {}
+        self._old: dict[Node, tuple[float, Attributes]] = {}
+        self._turn = 0.0
+
+    def note(self, node: Node, attributes: Attributes) -> None:
+        """The shared tier has just said so, and the kernel will know by this reply."""
+        now = time.monotonic()
+        if now >= self._turn or len(self._young) >= MOST:
+            self._old = {} if now >= self._turn + SECONDS else self._young
+            self._young, self._turn = {}, now + SECONDS
+        self._young[node] = now, attributes
+
+    def get(self, node: Node) -> Attributes | None:
+        """What was told of `node` in the last second."""
+        found = self._young.get(node) or self._old.get(node)
+        recent = found is not None and time.monotonic() < found[0] + SECONDS
+        return found[1] if found is not None and recent else None
