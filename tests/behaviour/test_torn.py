@@ -290,3 +290,40 @@ def test_a_torn_file_is_mended_by_a_writer_that_outlives_the_mount(
     die_all(workers)
     workers.settle()
     assert (workers.shared / "a").read_bytes() == b"whole"
+
+
+def without_reflink(workers: Workers) -> None:
+    """As on ext4."""
+    workers.system.clone = lambda label, source, target: False  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("dies", "reflink"), [(never, False), *((dies, True) for dies in DEATHS)])
+def test_a_torn_file_that_is_only_opened_stays_torn(
+    workers: Workers, processes: Processes, dies: Death, *, reflink: bool
+) -> None:
+    """Who opens it for writing and writes nothing has decided nothing."""
+    if not reflink:
+        without_reflink(workers)
+    first, second = processes.begin(), processes.begin()
+    fd = begin(workers, first)
+    kill(first)
+    never(workers, fd, first)
+    workers.caller = Caller(0, 0, second.pid, 0o022)
+    fd = workers.open("a", os.O_RDWR)
+    dies(workers, fd, second)
+    check(workers, torn=True)
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_without_reflink_a_torn_file_is_mended_in_place(
+    workers: Workers, processes: Processes, dies: Death
+) -> None:
+    without_reflink(workers)
+    first, second = processes.begin(), processes.begin()
+    fd = begin(workers, first)
+    kill(first)
+    never(workers, fd, first)
+    fd = begin(workers, second, b"whole")
+    dies(workers, fd, second)
+    check(workers, torn=False)
+    assert (workers.shared / "a").read_bytes() == b"whole"

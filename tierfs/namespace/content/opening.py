@@ -12,6 +12,7 @@ from tierfs.journal import SaveOp
 from tierfs.model import (
     STALE,
     CleanRecord,
+    Mark,
     Name,
     ObjectId,
     Op,
@@ -233,8 +234,9 @@ class Opening:
 
     def _reopen(self, obj: LocalObject, op: Op) -> None:
         """Without reflink what was closed is superseded: its op waits for the next close."""
-        obj.dirty = True
-        op.state, op.first, op.mark, op.durable = OpState.OPEN, 0, None, False
+        if op.mark is not Mark.TORN:  # else it is as it was until something is written
+            obj.dirty, op.mark = True, None
+        op.state, op.first, op.durable = OpState.OPEN, 0, False
         op.fields = tuple(field for field in op.fields if field not in ("mode", STALE))
         op.data_version += 1
         self._core.backlog.update(op)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 
-from tierfs.model import ROOT, DirectoryRecord, Kind, ObjectId
+from tierfs.model import ROOT, DirectoryRecord, Kind, Mark, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Handle, LocalObject, Node
 from tierfs.namespace.overlay.tree import ROOT_INO
@@ -191,12 +192,27 @@ class Known:
             obj.users += 1
             if known.writable:
                 obj.writers += 1
-                obj.dirty = True  # what was written since the last FLUSH nobody remembers
+                self._suspect(obj)
                 obj.live = obj.live or known.backing != 0
         node.attach(handle)
         node.opened += 1
         node.backing = known.backing
         return handle
+
+    def _suspect(self, obj: LocalObject) -> None:
+        """What was written since the last FLUSH nobody remembers.
+
+        But where it was opened on top of what waits for a decision, both can be compared: while
+        they are the same, nothing is decided.
+        """
+        old, obj.dirty = obj.supersedes, True
+        if old is None or old.mark not in (Mark.TORN, Mark.SUSPECT):
+            return
+        with suppress(FileNotFoundError):
+            now = self._core.store.attributes(obj.id, Kind.FILE)
+            before = self._core.store.attributes(old.object, Kind.FILE)
+            obj.dirty = (now.size, now.mtime_ns) != (before.size, before.mtime_ns)
+            obj.noted = now.size, now.mtime_ns, now.ctime_ns
 
     def _open(self, obj: LocalObject) -> None:
         if obj.fd < 0:
@@ -225,7 +241,8 @@ class Known:
             except OSError as error:
                 log.error("a file that was open cannot be opened again: %s", error)
                 continue
-            obj.live = obj.dirty = obj.settling = True
+            obj.live = obj.settling = True
+            self._suspect(obj)
             obj.users += 1
             found.append((self._tree.node_of_object(obj), obj))
         return found
