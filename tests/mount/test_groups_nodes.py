@@ -227,7 +227,7 @@ def test_none_is_published_that_a_lost_node_had_not_sent_all_of(pair: tuple[Node
     torn = (other.mount / "run" / "checkpoint-1" / FILES[1]).open("w")
     wait_until(lambda: len(members(one)) == 2, "the other one to be known")
     other.kill()
-    with pytest.raises(OSError, match="not connected|connection abort"):  # sent to it, or not yet
+    with pytest.raises(OSError, match=r"not connected|connection abort"):  # sent to it, or not yet
         torn.close()
     (folder / FILES[2]).write_text("one")
     flushed = one.flush(timeout=30)
