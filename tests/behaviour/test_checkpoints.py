@@ -24,6 +24,7 @@ from tierfs.daemon.flushing import Flushing
 from tierfs.daemon.report import Report
 from tierfs.groups import State, Verdict
 from tierfs.model import CUT_OFF, ROOT, UNLINKED_BY
+from tierfs.namespace.grouping.broken import Broken
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.taking_part import TakingPart
 
@@ -475,3 +476,16 @@ def test_a_look_that_is_overtaken_by_the_seal_does_not_take_it_back(direct: Dire
     node = direct.fs.tree.by_shared[(direct.shared / AT).stat().st_ino]
     assert node.directory is not None
     assert not direct.fs.core.groups.is_unsealed(node.directory)
+
+
+def test_a_checkpoint_that_ends_while_another_one_is_looked_at_is_let_be(direct: Direct) -> None:
+    """What cannot be committed of each is noted one after the other."""
+    direct.mkdir("checkpoint-1")
+    direct.write_file("checkpoint-1/a", b"1")
+    groups = direct.run_sync(lambda: list(direct.fs.core.groups))
+    direct.unlink("checkpoint-1/a")
+    direct.rmdir("checkpoint-1")
+    direct.settle()
+    direct.drop_caches()
+    assert [group.id in direct.fs.tree.directories for group in groups] == [False]
+    direct.run(Broken(direct.fs.core)._look, *groups)

@@ -41,6 +41,8 @@ class Broken:
 
     async def _look(self, group: Group) -> None:
         core = self._core
+        if core.groups.get(group.id) is not group:
+            return  # it ended while another one was noted, and its directory with it
         depth = len(core.tree.path(group.id))
         marked = [op for op in core.backlog.marked(group.id) if not op.log]
         files = frozenset(inside(op, depth) for op in marked)
