@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import FaultyTier, LoopDevice, Node, compare, fails_with, shut_down, wait_until
+from tests.harness import (
+    FaultyTier,
+    LoopDevice,
+    Node,
+    compare,
+    fails_with,
+    shut_down,
+    wait_until,
+)
+from tests.harness.devices import run
 from tests.harness.users import ALICE, BOB, as_user
 from tierfs.control.discovery import session_directory
 from tierfs.writeback.settings import WritebackSettings
@@ -359,3 +368,22 @@ def test_what_is_not_stored_as_it_was_sent_is_not_published(
     compare(node.mount, tier.directory)
     staged = (tier.directory / ".tierfs" / "staging").rglob("*")
     assert [path for path in staged if path.is_file()] == []
+
+
+def test_an_unmounted_mount_is_not_taken_over_when_a_call_hangs(
+    tier: FaultyTier, make_node: Callable[..., Node]
+) -> None:
+    """Its worker ends when the call does; nobody comes after it who would keep the local tier."""
+    node = make_node(shared=tier.mountpoint)
+    node.settings = {"tier_wait": TIER_WAIT, "supervisor": True}
+    node.expected = [*WORDS, r"is replaced: it has not answered for 10 s"]
+    node.start()
+    supervisor = Path(f"/proc/{node.pid}/comm")
+    with tier.hang("write"):
+        (node.mount / "f").write_bytes(b"content")
+        staged = tier.directory / ".tierfs" / "staging"
+        wait_until(lambda: [*staged.glob("*/*/*")], "it to be sent")
+        time.sleep(1.0)  # the write hangs
+        run("umount", node.mount)
+        wait_until(lambda: not supervisor.exists(), "its supervisor to end", timeout=60)
+    assert "takes over" not in node.log_text()

@@ -45,6 +45,10 @@ ANSWER_SECONDS = 2.0
 """How long requests have to be answered, that of `tierfs umount` among them, before the end."""
 
 
+END_SECONDS = 5.0
+"""How long what is under way may go on once the mount is gone: a call of a tier is not called off,
+and on a busy machine the threads that copy come last."""
+
 LEAVE_SECONDS = 3.0
 """How long requests that were taken may go on when the next worker is to come."""
 
@@ -92,6 +96,7 @@ class Mount:
         self._succession = succession
         self._runtime = session_directory(rooms.mountpoint)
         self._filtered: FilteredMount | None = None
+        self._forgotten = False
         link = None if succession is None else succession.link
         rooms.fs.drive.on_failed = self._leave_lost
         rooms.fs.drive.on_returned = self._ask_for_next
@@ -203,7 +208,22 @@ class Mount:
         with trio.move_on_after(ANSWER_SECONDS):
             await self._control.idle()
         log.info("%s: unmounted", self._rooms.mountpoint)
+        self._end_in_time()
         scope.cancel()
+
+    def _end_in_time(self) -> None:
+        """The mount is gone: nobody takes it over, and the next one of the local tier can come."""
+        self._forget()
+        _at_the_latest(END_SECONDS, logging.INFO, "what is under way does not end")
+
+    def _forget(self) -> None:
+        """Nothing says any more that there is a mount; once, as the next one may be there soon."""
+        if self._forgotten:
+            return
+        self._forgotten = True
+        if self._succession is not None:
+            self._succession.end()
+        remove_session(self._runtime)
 
     async def _on_signal(self, signals: object) -> None:
         async for number in signals:  # type: ignore[attr-defined]
@@ -211,9 +231,7 @@ class Mount:
                 await self._leave()
                 continue
             log.info("%s: detaching", signal.Signals(number).name)
-            watchdog = threading.Timer(DETACH_SECONDS, _give_up)
-            watchdog.daemon = True
-            watchdog.start()
+            _at_the_latest(DETACH_SECONDS, logging.ERROR, "a tier does not answer")
             await self._sync()
             if type_mounted_at(self._rooms.mountpoint) == "fuse.tierfs":
                 umount(self._rooms.mountpoint, detach=True)
@@ -263,12 +281,17 @@ class Mount:
                 log.error("unmount: %s", error)
         if self._filtered is not None:
             self._filtered.close()
-        if self._succession is not None:
-            self._succession.end()
-        remove_session(self._runtime)
+        self._forget()
 
 
-def _give_up() -> None:
-    log.error("a tier does not answer; ending without it (the backlog is in the journal)")
-    logging.shutdown()
-    os._exit(0)
+def _at_the_latest(seconds: float, level: int, reason: str) -> None:
+    """Ends the process in `seconds`, if it has not ended by then, as a crash would."""
+
+    def give_up() -> None:
+        log.log(level, "%s; ending without it (the backlog is in the journal)", reason)
+        logging.shutdown()
+        os._exit(0)
+
+    watchdog = threading.Timer(seconds, give_up)
+    watchdog.daemon = True
+    watchdog.start()
