@@ -16,7 +16,7 @@ import trio
 
 from tests.behaviour.calls import Calls, OsCalls, beside, error_of
 from tests.behaviour.direct import CALLER, Direct
-from tests.behaviour.test_races import until_looked_at
+from tests.behaviour.stalls import until_looked_at
 from tests.faults import Stall, failing
 from tests.harness import wait_until
 from tierfs.control.server import Peer

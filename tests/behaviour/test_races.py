@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
 import os
 import shutil
 import subprocess
@@ -17,60 +15,12 @@ import pytest
 
 from tests.behaviour.calls import OsCalls, beside, error_of
 from tests.behaviour.direct import CALLER, Direct
-from tests.faults import Stall
+from tests.behaviour.stalls import broken, stalled, until_looked_at
 from tests.harness import wait_until
-from tierfs.model import ROOT, Signature
 from tierfs.namespace.finding.listing import Listing
 from tierfs.namespace.outage.asking import on_behalf_of
 from tierfs.namespace.overlay.tree import ROOT_INO
 from tierfs.osio.intent import is_making
-
-
-def until_looked_at(direct: Direct) -> None:
-    """Waits until the root, which is always in use, is remembered: it is not looked at for 5 s."""
-    announced = direct.fs.core.announced
-    wait_until(lambda: direct.run_sync(lambda: announced.get(ROOT)) is not None, "a look")
-
-
-def is_copy_current(direct: Direct, name: str) -> bool:
-    """Whether the local copy is known to be of the present state of the shared file."""
-    st = (direct.shared / name).stat()
-    record = direct.run(direct.fs.core.journal.clean_copy, st.st_ino)
-    return record is not None and record.signature == Signature.of(st)
-
-
-@contextmanager
-def stalled(direct: Direct, step: str) -> Iterator[Stall]:
-    """The next call labelled `step` stands still until the end of the block, or `release`.
-
-    It is one of the test's own, none of a look in the background.
-    """
-    until_looked_at(direct)
-    stall = Stall(step)
-    direct.system.hook = stall
-    try:
-        yield stall
-    finally:
-        direct.system.hook = None
-        stall.release()
-
-
-def broken(*steps: str) -> Callable[[str, tuple[object, ...]], None]:
-    """A hook: these steps fail with EIO."""
-
-    def hook(step: str, _: tuple[object, ...]) -> None:
-        if step in steps:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    return hook
-
-
-def other_node_replaces(direct: Direct, name: str, content: bytes) -> None:
-    """What another node's commit looks like from here: a rename over the name."""
-    draft = direct.shared / ".draft"
-    draft.write_bytes(content)
-    draft.rename(direct.shared / name)
-
 
 # -- errors are errors -------------------------------------------------------------------------
 
@@ -234,131 +184,6 @@ def test_pending_names_need_no_shared_tier(make_direct: Callable[..., Direct]) -
     direct.rename("d/f", "d/g")
     direct.unlink("d/g")
     assert direct.listdir("d") == []
-
-
-# -- clean copies ------------------------------------------------------------------------------
-
-
-def test_clean_copy_serves_reads(direct: Direct) -> None:
-    direct.write_file("f", b"content")
-    direct.settle()
-    direct.system.hook = broken("read.shared")
-    assert direct.read_file("f") == b"content"
-    assert direct.getxattr("f", "user.tierfs.tier") == b"both"
-
-
-@pytest.mark.parametrize("content", [b"CHANGED", b"changed and longer"])
-def test_clean_copy_is_not_served_after_a_change(direct: Direct, content: bytes) -> None:
-    direct.write_file("f", b"content")
-    direct.settle()
-    assert direct.read_file("f") == b"content"
-    other_node_replaces(direct, "f", content)
-    assert direct.read_file("f") == content
-    assert direct.stat("f").size == len(content)
-
-
-def test_clean_copy_is_not_served_after_a_change_in_place(direct: Direct) -> None:
-    direct.write_file("f", b"content")
-    direct.settle()
-    path = direct.shared / "f"
-    times = path.stat()
-    with path.open("r+b") as file:
-        file.write(b"CONTENT")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # the ctime still tells
-    assert direct.read_file("f") == b"CONTENT"
-    direct.append("f", b"!")
-    assert direct.read_file("f") == b"CONTENT!"
-
-
-def test_clean_copy_outlives_our_own_changes(direct: Direct) -> None:
-    direct.write_file("f", b"content")
-    direct.settle()
-    direct.chmod("f", 0o600)
-    direct.settle()
-    direct.rename("f", "g")
-    direct.settle()
-    wait_until(lambda: is_copy_current(direct, "g"), "the record of the copy to follow")
-    direct.system.hook = broken("read.shared")
-    assert direct.read_file("g") == b"content"
-
-
-def test_evicted_copy_is_read_from_the_shared_tier(direct: Direct) -> None:
-    direct.mkdir("d")
-    for index in range(5):
-        direct.write_file(f"d/{index}", b"%d" % index)
-    direct.settle()
-    direct.write_file("d/pending", b"kept")
-    direct.drop_caches()
-    assert direct.run(direct.fs.eviction.make, 1 << 60)
-    assert direct.getxattr("d/0", "user.tierfs.tier") == b"shared"
-    assert [direct.read_file(f"d/{index}") for index in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
-    assert direct.read_file("d/pending") == b"kept"
-
-
-def test_eviction_leaves_what_is_pending(direct: Direct) -> None:
-    """Staged and not renamed yet, it is the only copy still."""
-    with stalled(direct, "put.rename") as stall:
-        direct.write_file("f", b"content")
-        assert stall.reached.wait(10)
-        direct.run(direct.fs.eviction.make, 1 << 60)
-        assert direct.read_file("f") == b"content"
-    direct.settle()
-    assert (direct.shared / "f").read_bytes() == b"content"
-
-
-def test_eviction_leaves_what_is_open(direct: Direct) -> None:
-    direct.write_file("f", b"content")
-    direct.settle()
-    fd = direct.open("f")
-    direct.run(direct.fs.eviction.make, 1 << 60)
-    direct.system.hook = broken("read.shared")
-    assert direct.pread(fd, 10, 0) == b"content"
-    direct.close(fd)
-
-
-@pytest.mark.parametrize("times", [1, 1000])
-def test_a_rename_does_not_fail_because_the_local_tier_is_full(direct: Direct, times: int) -> None:
-    """It has happened before its object is told. What keeps the object's label may be full."""
-    core = direct.fs.core
-    direct.run_sync(
-        lambda: setattr(core, "settings", dataclasses.replace(core.settings, full_wait=0.1))
-    )
-    direct.write_file("f", b"content")
-    left = [True] * times
-
-    def full(step: str, _: tuple[object, ...]) -> None:
-        if step == "local.label" and left:
-            left.pop()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    direct.system.hook = full
-    direct.rename("f", "g")
-    direct.system.hook = None
-    assert direct.read_file("g") == b"content"
-    direct.settle()
-    assert (direct.shared / "g").read_bytes() == b"content"
-
-
-def test_evictions_leave_nothing_behind(direct: Direct) -> None:
-    """Nor files, rows, objects, pins or promises: nothing grows with their number."""
-    fs, core = direct.fs, direct.fs.core
-    direct.mkdir("d")
-    direct.settle()
-    for round_ in range(4):
-        for index in range(50):
-            direct.write_file(f"d/{round_}-{index}", b"x")
-        direct.settle()
-        direct.drop_caches()
-        assert direct.run(fs.eviction.make, 1 << 60)
-        assert direct.run(core.journal.clean_totals) == (0, 0)
-        assert [id_ for id_ in core.store.ids() if id_ not in core.tree.objects] == []
-        held = (
-            core.tree.objects, core.tree.by_object, core.spare, core.doomed,
-            fs.chores.forgetting, core.promises.numbers(), core.pins, fs.room.waiters,
-            fs.backpressure.waiters,
-        )  # fmt: skip
-        assert [len(each) for each in held if len(each) > 3] == []
-    assert fs.eviction.evicted_files == 200
 
 
 # -- what another node does --------------------------------------------------------------------

@@ -28,8 +28,8 @@ The numbers are those of FRAMEWORKS (d).
 | 16 chmod and utimens after close | `test_parity_attributes.test_chmod_and_utimens_after_close` |
 | 17 times of directories | `test_order.test_directory_times_keep_the_order_of_saves` |
 | 18 killed between close and commit | `test_crash.py`, `test_groups_crash.py` |
-| 19 evicted too early | `behaviour/test_races.test_eviction_leaves_what_is_pending`, |
-| | `behaviour/test_races.test_eviction_leaves_what_is_open`, |
+| 19 evicted too early | `behaviour/test_clean_copies.test_eviction_leaves_what_is_pending`, |
+| | `behaviour/test_clean_copies.test_eviction_leaves_what_is_open`, |
 | | `test_limits.test_clean_copies_make_room_for_new_files` |
 | 20 no marker at all | `test_nothing_under_its_name_before_it_is_whole` |
 | 28 a negative name sent late | `test_negative_name_keeps_a_checkpoint_unsealed`, |
