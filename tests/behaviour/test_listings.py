@@ -12,6 +12,7 @@ from tierfs.kernel import wire
 from tierfs.kernel.directories import Directories
 from tierfs.kernel.wire import Opcode, Request
 from tierfs.namespace.finding.scans import Scans
+from tierfs.namespace.overlay.tree import ROOT_INO
 from tierfs.threads import Pool
 
 FIND, CALLS = 4711, ("listing", "lookup_staged", "lookup", "stat_many")
@@ -162,3 +163,16 @@ def test_a_directory_that_another_node_wrote_into_is_not_removed(
     monkeypatch.setattr(Scans, "recent", lambda *_: None)  # a quarter of a second later
     with pytest.raises(OSError, match="not empty"):
         direct.rmdir("d")
+
+
+def test_directories_committed_since_the_shared_tier_was_asked(
+    direct: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tierfs checkpoints` right after a seal: the overlay has the name no more."""
+    state = direct.fs.tree.directory(ROOT_INO)
+    monkeypatch.setattr(direct.fs.listings.scans, "_clock", lambda: 0.0)
+    assert direct.run(direct.fs.listings.directories, state) == []
+    direct.mkdir("made")
+    direct.write_file("file", b"no directory")
+    direct.settle()
+    assert direct.run(direct.fs.listings.directories, state) == [b"made"]

@@ -268,7 +268,9 @@ def _becoming(uid: int) -> list[str]:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    # of each thread: workers are started in one of their own
+    found = [each.read_text().split() for each in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(word) for words in found for word in words]
 
 
 def _alive(pid: int) -> bool:

@@ -129,14 +129,22 @@ class Listings:
         merged = await self._merged(state)
         found = [
             name for name, seen in merged.items()
-            if (seen is None and self._is_directory(state, name))
-            or (seen is not None and seen[0] is Kind.DIRECTORY)
+            if (await self._is_directory(state, name) if seen is None
+                else seen[0] is Kind.DIRECTORY)
         ]  # fmt: skip
         found += [name for name in await self._staged_names(state) if name not in merged]
         return list(dict.fromkeys([*found, *state.unsealed]))
 
-    def _is_directory(self, state: DirectoryState, name: Name) -> bool:
-        node = self._lookup.in_overlay(state, name)
+    async def _is_directory(self, state: DirectoryState, name: Name) -> bool:
+        """Of a name that the overlay answers for, or did when the shared tier was asked: what was
+        committed since it has no more.
+        """
+        if name in state.unsealed:
+            return True
+        try:
+            node = self._lookup.in_overlay(state, name) or await self._lookup.find(state, name)
+        except FileNotFoundError:
+            return False
         return node is not None and node.kind is Kind.DIRECTORY
 
     async def _staged_names(self, state: DirectoryState) -> list[Name]:
