@@ -67,6 +67,10 @@ class LoopDevice:
     def __exit__(self, *_: object) -> None:
         self.unmount(lazy=True)
         self.image.unlink(missing_ok=True)
+        with contextlib.suppress(
+            OSError
+        ):  # a shared one may be made again, when tests come in another order
+            self.mountpoint.rmdir()
 
     def mount(self) -> None:
         """Mount the image; XFS replays its log after a shutdown."""
