@@ -67,9 +67,8 @@ class LoopDevice:
     def __exit__(self, *_: object) -> None:
         self.unmount(lazy=True)
         self.image.unlink(missing_ok=True)
-        with contextlib.suppress(
-            OSError
-        ):  # a shared one may be made again, when tests come in another order
+        # one that several tests share is made again when they come in another order
+        with contextlib.suppress(OSError):
             self.mountpoint.rmdir()
 
     def mount(self) -> None:
