@@ -1,10 +1,10 @@
 """What a lookup has just told the kernel of a file: another node may replace that at any moment.
 
 The kernel walks a path once more when it gets ESTALE, and not a second time. It does not always
-believe the attributes that come with a lookup: not those of an inode that is new to it, if it
-dropped another one meanwhile (`fuse_change_attributes_common`, evict_ctr); and where a file is
-replaced often it drops one all the time. So it asks again at once, and what it asks about may be
-replaced by then.
+believe the attributes that come with a lookup: of files that are replaced all the time it was seen
+to ask again less than a millisecond later, and what it asks about may be replaced by then. The
+reason is likely `evict_ctr` in fuse_change_attributes_common: attributes are taken for stale when
+another inode was dropped meanwhile. That was not traced.
 """
 
 from __future__ import annotations
