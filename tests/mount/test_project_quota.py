@@ -93,7 +93,6 @@ def limited(device_root: Path) -> Iterator[Limited]:
         yield Limited(device)
     finally:
         device.__exit__(None, None, None)
-        device.mountpoint.rmdir()
 
 
 def test_a_quota_on_the_shared_tier_runs_out(
