@@ -67,7 +67,7 @@ class Outcomes:
             if directory is not None and (state := self._tree.directories.get(directory)):
                 state.known_until = 0.0
         back = self._tree.objects.get(op.other) if op.other is not None else None
-        self._settle_group(op, committed=outcome.kind is OutcomeKind.COMMITTED)
+        self._settle_group(op, left, committed=outcome.kind is OutcomeKind.COMMITTED)
         lost = self._core.links.replaced_by(op)
         changes += self._core.close_op(op)
         for each in (obj, back, lost):
@@ -328,7 +328,7 @@ class Outcomes:
         else:
             state.put(op.name, Entry(None, going, entry.shared_inode))
 
-    def _settle_group(self, op: Op, *, committed: bool) -> None:
+    def _settle_group(self, op: Op, left: int | None, *, committed: bool) -> None:
         groups = self._core.groups
         if op.kind is not OpKind.SEAL:
             if committed and op.kind is OpKind.RENAME and groups.patterns.profile_of(op.name):
@@ -346,7 +346,11 @@ class Outcomes:
         entry = state.entries.get(op.name) if state is not None else None
         if state is None or entry is None or entry.object is not None:
             return
-        if entry.op.object != op.object:
+        if entry.op.object == op.object:
+            return
+        if any(later.kind is OpKind.TRASH for later in self._core.backlog.ops_of_object(op.object)):
+            entry.shared_inode = left  # it was sealed to be removed, and is gone here
+        else:
             state.drop(op.name)  # what is being removed under that name stands elsewhere now
 
     def _learn(self, entry: Entry, op: Op, left: int | None) -> list[Change]:
