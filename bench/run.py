@@ -15,6 +15,7 @@ import argparse
 import json
 import mmap
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -381,18 +382,33 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def available() -> int:
+    """The bytes of memory that can be taken without pushing others out (MemAvailable)."""
+    fields = dict(row.split(":") for row in Path("/proc/meminfo").read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) * KIB
+
+
 def main() -> int:
     """Run everything on devices of our own and print the table."""
     chosen = options()
     space = 4 * chosen.shards * chosen.size * MIB + 1024 * MIB
     if "scale" in chosen.parts:
         space += 8 * KIB * chosen.files
+    if not chosen.images and 2 * space > available():
+        print(
+            f"bench: the images may take {2 * space // MIB} MiB of memory, and "
+            f"{available() // MIB} are free: fewer or smaller shards, or --images on a disk",
+            file=sys.stderr,
+        )
+        return 2
+    # a `timeout` around it must not leave mounts and images in memory behind
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     images = chosen.images or Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="tierfs-bench-", dir=images) as folder:
         root = Path(folder)
         with LoopDevice(root, "local", space) as local, LoopDevice(root, "shared", space) as shared:
             rows: list[Row] = []
-            print(HEAD)
+            print(HEAD, flush=True)
             if "scale" in chosen.parts:
                 for found in scale.run(local, shared, chosen.files, chosen.files // 10):
                     rows.append(Row(*found))
