@@ -51,14 +51,18 @@ class Decisions:
         core = self._core
         obj = core.tree.objects[op.object]
         state = core.tree.directories[op.parent]
-        if obj.users:
-            raise OSError(errno.EBUSY, "the file is open", os.fsdecode(op.name))
         node = core.tree.by_object.get(obj.id)
+        if obj.users or (node is not None and node.lock.held):  # or is just being opened
+            raise OSError(errno.EBUSY, "the file is open", os.fsdecode(op.name))
         core.drop_op(op)
-        if node is not None:
-            node.names.discard((op.parent, op.name))
-            node.unlinked = not node.names
         entry = state.entries.get(op.name)
+        shows = None if entry is None or entry.op is not op else entry.shared_inode
+        if node is not None:
+            if node.shared is None or node.shared.inode != shows:
+                node.names.discard((op.parent, op.name))
+            node.unlinked = not node.names
+            if node.unlinked:  # who opens it now has looked up what is not there: ESTALE
+                core.tree.switch_object(node, None)
         if entry is not None and entry.op is op:
             if entry.shared_inode is None:
                 state.forget(op.name)

@@ -38,6 +38,11 @@ class Lock:
     async def __aexit__(self, *exception: object) -> None:
         self._lock.release()
 
+    @property
+    def held(self) -> bool:
+        """Whether somebody has it."""
+        return self._lock.locked()
+
 
 class Content(enum.Enum):
     """What of an object is on the local tier."""
