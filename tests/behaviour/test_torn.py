@@ -327,3 +327,57 @@ def test_without_reflink_a_torn_file_is_mended_in_place(
     dies(workers, fd, second)
     check(workers, torn=False)
     assert (workers.shared / "a").read_bytes() == b"whole"
+
+
+def rewrite(workers: Workers, process: subprocess.Popen[bytes]) -> int:
+    """An open file of `process`, which was there before."""
+    workers.caller = Caller(0, 0, process.pid, 0o022)
+    return workers.open("a", os.O_RDWR)
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+@pytest.mark.parametrize("pending", [True, False])
+def test_what_a_killed_process_only_opened_is_whole(
+    workers: Workers, processes: Processes, dies: Death, *, pending: bool
+) -> None:
+    workers.write_file("a", b"whole")
+    if not pending:
+        workers.settle()
+    writer = processes.begin()
+    fd = rewrite(workers, writer)
+    kill(writer)
+    dies(workers, fd, writer)
+    check(workers, torn=False)
+    assert (workers.shared / "a").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+@pytest.mark.parametrize("order", ["opened before", "opened after", "opened behind"])
+@pytest.mark.parametrize("written", [False, True])
+def test_what_one_has_closed_is_whole_though_another_that_has_it_open_is_killed(
+    workers: Workers, processes: Processes, dies: Death, order: str, *, written: bool
+) -> None:
+    """Before it is made the other's file, after it was opened, after it was written; G6.
+
+    It is torn if the other has written to it since."""
+    first, second = processes.begin(), processes.begin()
+    if order == "opened before":
+        workers.write_file("a", b"old")
+        other = rewrite(workers, second)
+        fd = rewrite(workers, first)
+        workers.pwrite(fd, b"whole", 0)
+    elif order == "opened after":
+        fd = begin(workers, first, b"")
+        other = rewrite(workers, second)
+        workers.pwrite(fd, b"whole", 0)
+    else:
+        fd = begin(workers, first, b"whole")
+        other = rewrite(workers, second)
+    never(workers, fd, first)
+    if written:
+        workers.pwrite(other, b"half", 5)
+    kill(second)
+    dies(workers, other, second)
+    check(workers, torn=written)
+    if not written:
+        assert (workers.shared / "a").read_bytes() == b"whole"

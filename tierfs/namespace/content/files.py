@@ -115,6 +115,7 @@ class Files:
                         self._core.groups.enter(directory, caller.process)
                     await self._opening.for_writing(node, truncate=bool(flags & os.O_TRUNC))
                     await self._data.attach(handle)
+                    await self._leave_as_it_is(handle)
                 else:
                     await self._opening.for_reading(handle)
                 self._add(handle)
@@ -125,6 +126,15 @@ class Files:
                 await self.release(handle)
             raise
         return handle
+
+    async def _leave_as_it_is(self, handle: Handle) -> None:
+        """What its first writer opens is known to the next worker as it is: not written to."""
+        obj = handle.object
+        if obj is None or obj.dirty or obj.settling or obj.writers > 1 or obj.left is not None:
+            return
+        if self._core.memory.remembers:
+            found = await self._data.look(obj)
+            obj.left = found.size, found.mtime_ns
 
     def restore(self, handles: Iterable[tuple[Handle, int]], highest: int) -> None:
         """The files that were open in an earlier worker; `highest` number was given out.
@@ -299,8 +309,19 @@ class Files:
             over = handle.born is None
             self._core.groups.closed(op.parent, op.name, handle.opener, over=over)
         await self._core.journal.post(SaveOp(op)).written()
+        if not obj.dirty:
+            self._left(handle, obj, attributes)
         obj.made = None
         self._core.writeback.submit(op)
+
+    def _left(self, handle: Handle, obj: LocalObject, now: Attributes) -> None:
+        """What was closed, and journaled, is so for whoever else has it open for writing.
+
+        Of the opener who closed it himself nothing becomes torn.
+        """
+        obj.left = now.size, now.mtime_ns
+        for other in handle.node.handles - {handle}:
+            self._core.memory.handle(other)
 
     async def look(self, obj: LocalObject) -> Attributes:
         """What `obj` is now; then it is known, too, whether the kernel wrote to it by itself."""

@@ -235,7 +235,7 @@ class Opening:
     def _reopen(self, obj: LocalObject, op: Op) -> None:
         """Without reflink what was closed is superseded: its op waits for the next close."""
         if op.mark is not Mark.TORN:  # else it is as it was until something is written
-            obj.dirty, op.mark = True, None
+            obj.dirty, obj.left, op.mark = True, None, None
         op.state, op.first, op.durable = OpState.OPEN, 0, False
         op.fields = tuple(field for field in op.fields if field not in ("mode", STALE))
         op.data_version += 1

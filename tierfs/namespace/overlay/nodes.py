@@ -80,6 +80,8 @@ class LocalObject:
         live: the kernel writes to it past the daemon, through an open file or a mapping.
         settling: no handle writes any more, but a mapping (or a lost race) may.
         noted: (size, mtime, ctime) when it was last looked whether it had changed.
+        left: (size, mtime) when it was last known not to be `dirty`, for the next worker; None: it
+            is not known since when.
         pending: ops that need it.
         put: the op that will send its content, if one is pending.
         made: the row that made it, until it is known to be written.
@@ -103,6 +105,7 @@ class LocalObject:
     live: bool = False
     settling: bool = False
     noted: tuple[int, int, int] | None = None
+    left: tuple[int, int] | None = None
     pending: int = 0
     put: Op | None = None
     made: Ticket | None = None

@@ -38,6 +38,7 @@ class Known:
         self._remembered = remembered
         self._fds = fds
         self.handles: list[tuple[Handle, int]] = []
+        self._left: dict[ObjectId, set[tuple[int, int]]] = {}
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -134,6 +135,9 @@ class Known:
                 continue
             self._check_names(named, item)
         for known in self._remembered.handles.values():
+            if known.object is not None and known.left is not None:
+                self._left.setdefault(known.object, set()).add(known.left)
+        for known in self._remembered.handles.values():
             node = self._tree.nodes.get(known.ino)
             if node is None:
                 log.error("open file %d is of an unknown node %d", known.number, known.ino)
@@ -200,19 +204,22 @@ class Known:
         return handle
 
     def _suspect(self, obj: LocalObject) -> None:
-        """What was written since the last FLUSH nobody remembers.
+        """Whether it was written to since its last FLUSH, or since it was opened.
 
-        But where it was opened on top of what waits for a decision, both can be compared: while
-        they are the same, nothing is decided.
+        It was not if it is as it was then; nor while it is the same as what waits for a decision
+        and it was opened on top of.
         """
-        old, obj.dirty = obj.supersedes, True
-        if old is None or old.mark not in (Mark.TORN, Mark.SUSPECT):
-            return
+        old, obj.dirty, left = obj.supersedes, True, set(self._left.get(obj.id, ()))
         with suppress(FileNotFoundError):
+            if old is not None and old.mark in (Mark.TORN, Mark.SUSPECT):
+                before = self._core.store.attributes(old.object, Kind.FILE)
+                left.add((before.size, before.mtime_ns))
+            if not left:
+                return
             now = self._core.store.attributes(obj.id, Kind.FILE)
-            before = self._core.store.attributes(old.object, Kind.FILE)
-            obj.dirty = (now.size, now.mtime_ns) != (before.size, before.mtime_ns)
             obj.noted = now.size, now.mtime_ns, now.ctime_ns
+            if (now.size, now.mtime_ns) in left:
+                obj.dirty, obj.left = False, (now.size, now.mtime_ns)
 
     def _open(self, obj: LocalObject) -> None:
         if obj.fd < 0:

@@ -225,12 +225,16 @@ def _location(location: Location | None) -> object:
 
 def handle_line(handle: Handle, unique: int) -> str:
     """The line of an open file."""
-    obj = "null" if handle.object is None else handle.object.id
+    obj, left = "null", "null"
+    if handle.object is not None:
+        obj = str(handle.object.id)
+        if handle.writable and handle.object.left is not None:
+            left = f"[{handle.object.left[0]}, {handle.object.left[1]}]"
     writable, flushed = _truth(handle.writable), _truth(handle.flushed)
     # as json.dumps would write it, in a fifth of the time
     return (
         f'["h", {handle.number}, {handle.node.ino}, {writable}, {handle.opener}, '
-        f"{handle.backing}, {flushed}, {obj}, {unique}]"
+        f"{handle.backing}, {flushed}, {obj}, {unique}, {left}]"
     )
 
 

@@ -73,7 +73,7 @@ class KnownNode:
 class KnownHandle:
     """An open file, the answer to the request `unique`.
 
-    `object` is None when it is read from the shared tier.
+    `object` is None when it is read from the shared tier; `left` is that of the object.
     """
 
     number: int
@@ -84,6 +84,7 @@ class KnownHandle:
     flushed: bool
     object: ObjectId | None
     unique: int
+    left: tuple[int, int] | None = None  # earlier versions did not write it down
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,8 @@ class Remembered:
         if len(item) == 1:
             self.handles.pop(item[0], None)
             return
+        if item[8:] and item[8] is not None:
+            item[8] = tuple(item[8])
         handle = KnownHandle(*item)
         if handle.number not in self.handles:
             self.answered.append(handle.unique)
