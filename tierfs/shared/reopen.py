@@ -58,7 +58,7 @@ class Reopening(Sealing):
         and times; every file in it is a hard link. `skip` are paths from its top, of files and
         directories, that were removed since and are left out. `row` is that of the op.
         One that another node is writing there is gone on with; one that a lost node left goes to
-        quarantine.
+        quarantine, as does another checkpoint that such a one began under the name.
 
         Returns its directories. Raises FileNotFoundError if `name` is gone, FileExistsError if
         something else is staged, BlockingIOError while another node seals it or may be lost,
@@ -70,6 +70,7 @@ class Reopening(Sealing):
             if old is None:
                 raise FileNotFoundError(errno.ENOENT, "gone", self.shown(place, name))
             self._put_left_away(place, directory, name, group)
+            self._put_another_away(place, directory, name, group)
             staged = self._free_staging(place, name)
             last = self.last_record(group)
             if staged is None:
@@ -107,6 +108,7 @@ class Reopening(Sealing):
         with self.opened(place) as directory:
             if not self.has_inode(directory, staged, inode):
                 self._put_left_away(place, directory, name, group, own=True)
+                self._put_another_away(place, directory, name, group)
             last = self.last_record(group)
             if not self.has_inode(directory, staged, inode):
                 self.expect(place, directory, name, inode)
@@ -260,6 +262,24 @@ class Reopening(Sealing):
             return
         self.quarantine_at(place, directory, layout.staging_name(name), left, _LEFT)
         self.forget_others(group, last.members)
+
+    def _put_another_away(self, place: Place, directory: int, name: Name, group: ObjectId) -> None:
+        """Free ``.staging_NAME`` of a checkpoint that is not `group`, begun by who is gone.
+
+        It had removed `group`, and was lost before that came here. Raises BlockingIOError while
+        another node writes it, or may do so; what this member writes stays.
+        """
+        entry = self.lookup_staged(place, layout.staging_name(name))
+        another = None if entry is None else entry.directory_id
+        if entry is None or another is None or another == group:
+            return
+        last = self.last_record(another)
+        if last is None or last.inode != entry.st.st_ino or self.member in last.writers:
+            return
+        if self.others(another, last) is not Others.GONE:
+            raise busy(last)
+        self.quarantine_at(place, directory, layout.staging_name(name), last.inode, _LEFT)
+        self.forget_others(another, last.members)
 
     def _stage_next(
         self,

@@ -27,6 +27,7 @@ from tests.component.shared.group_support import (
     fill,
     make_directory,
     seal,
+    sealed_group,
     stage_group,
     texts,
     whole,
@@ -145,6 +146,48 @@ def test_what_a_lost_node_left_is_not_published_with_what_another_writes(
     assert files_in(root / FINAL) == whole("old")
     [kept] = texts(root, "quarantine")
     assert {kept["content/model.bin"], kept["content/added.bin"]} == {"left"}
+
+
+@pytest.mark.parametrize("whole_one", [False, True])
+def test_another_checkpoint_that_a_lost_node_began_goes_to_quarantine(
+    root: Path, open_tier: OpenTier, *, whole_one: bool
+) -> None:
+    """It had removed the sealed one, and made one of the same name; its removal never came."""
+    tier = open_tier(root)
+    old = sealed_group(tier, root, GROUP, "old")
+    stage_group(tier, root, OLDER, "left")
+    other = open_tier(root, member=OTHER)
+
+    def begin() -> int:
+        if whole_one:
+            return other.reopen_whole(TOP, NAME, GROUP, old).inode
+        return other.reopen_linked(TOP, NAME, GROUP, 7)[0].inode
+
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            begin()
+    tier.say_alive(OLDER)
+    assert other.look_again()
+    with pytest.raises(BlockingIOError):
+        begin()
+    assert files_in(root / STAGED) == whole("left")
+    later = open_tier(root, member=THIRD, lease=0.0)
+    other = later
+    inode = begin()
+    assert files_in(root / STAGED) == whole("old")
+    seal(later, GROUP, inode)
+    assert files_in(root / FINAL) == whole("old")
+    [kept] = texts(root, "quarantine")
+    assert kept["content/model.bin"] == "left model.bin"
+
+
+def test_another_checkpoint_that_this_node_writes_stays(root: Path, open_tier: OpenTier) -> None:
+    tier = open_tier(root)
+    sealed_group(tier, root, GROUP, "old")
+    stage_group(tier, root, OLDER, "new")
+    with pytest.raises(FileExistsError):
+        tier.reopen_linked(TOP, NAME, GROUP, 7)
+    assert files_in(root / STAGED) == whole("new")
 
 
 def test_what_a_lost_node_left_goes_with_the_removal(root: Path, open_tier: OpenTier) -> None:
