@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -231,3 +232,32 @@ def test_an_end_marker_of_the_published_one_says_nothing_of_what_is_written_over
         save(direct, at, TRAINER[1:], b"third")
     assert publish(direct) == []
     assert published(direct, at) == dict.fromkeys(TRAINER, b"third")
+
+
+def test_one_that_a_lost_node_had_removed_and_begun_anew_is_written_again(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """The removal of the last whole one is held; the next of its name was there, unlisted."""
+    lost, at = make_direct(), f"run/{PLAIN}"
+    saved_once(lost, at, FILES)
+    for name in FILES:
+        lost.unlink(f"{at}/{name}")
+    lost.rmdir(at)
+    lost.mkdir(at)
+    lost.write_file(f"{at}/{FILES[0]}", b"left")
+    staged = lost.shared / "run" / f".staging_{PLAIN}" / FILES[0]
+    wait_until(staged.exists, "the next one on the shared tier")
+    assert published(lost, at) == dict.fromkeys(FILES, b"first")
+    lost.stop()
+    other = Direct(lost.shared.parent / f"{lost.shared.name}-other", lost.shared, lease=0.2)
+    other.start()
+    try:
+        assert other.read_file(f"{at}/{FILES[0]}") == b"first"
+        with job(other):
+            save(other, at, FILES, b"second")
+        assert publish(other) == []
+        assert published(other, at) == dict.fromkeys(FILES, b"second")
+        assert other.rooms.fs.core.shared.quarantined() != []
+    finally:
+        other.stop()
+        shutil.rmtree(lost.shared.parent / f"{lost.shared.name}-other")
