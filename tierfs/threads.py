@@ -170,6 +170,7 @@ class Pool:
 
     Attributes:
         observer: told of each call that ends: the seconds that it took, and its error.
+        ended: when the last one did (time.monotonic).
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class Pool:
         self.name = name
         self.width = width
         self.observer: Observer | None = None
+        self.ended = 0.0
         self._nice = nice
         self._prepare = prepare
         self._spare = spare
@@ -299,9 +301,10 @@ class Pool:
             if self._threads > self.width + self._lost:
                 self._threads -= 1
                 self._queue.put(None)
+        self.ended = time.monotonic()
         if self.observer is not None:
             error = result.error if isinstance(result, outcome.Error) else None
-            self.observer(time.monotonic() - job.begun, error)
+            self.observer(self.ended - job.begun, error)
 
 
 def _taken(item: list[None]) -> bool:

@@ -45,6 +45,24 @@ class Reading:
     reason: str = ""
 
 
+class Hysteresis:
+    """Shows what is worse at once, and what is better after `calm` seconds without trouble."""
+
+    def __init__(self, calm: float) -> None:
+        self._calm = calm
+        self._shown = Reading(State.HEALTHY)
+        self._worst_at = float("-inf")
+
+    def settle(self, now: float, found: Reading) -> Reading:
+        """What to show at `now`, when it is as `found` says."""
+        if found.state >= self._shown.state:
+            self._worst_at = now
+            self._shown = found
+        elif now - self._worst_at >= self._calm:
+            self._shown = found
+        return self._shown
+
+
 _WEIGHT = 0.2
 """Of the newest call in the running mean of seconds."""
 
@@ -58,8 +76,7 @@ class Health:
         self._answered = float("-inf")
         self._failing_since: float | None = None
         self._error = ""
-        self._shown = Reading(State.HEALTHY)
-        self._worst_at = float("-inf")
+        self._shown = Hysteresis(limits.calm)
 
     def answered(self, now: float, seconds: float) -> None:
         """A call was answered at `now`, a missing name and the like included."""
@@ -77,13 +94,7 @@ class Health:
         """The state now. `oldest`: seconds that the oldest call under way has lasted; `hanging`:
         how many have lasted longer than `Limits.hangs`.
         """
-        found = self._judge(now, oldest, hanging)
-        if found.state >= self._shown.state:
-            self._worst_at = now
-            self._shown = found
-        elif now - self._worst_at >= self._limits.calm:
-            self._shown = found
-        return self._shown
+        return self._shown.settle(now, self._judge(now, oldest, hanging))
 
     def _judge(self, now: float, oldest: float, hanging: int) -> Reading:
         limits = self._limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tierfs import threads
@@ -41,6 +41,7 @@ class Transfer:
         sent: bytes reported as progress.
         digests: of the chunks that are written and verified, but for holes.
         plain: hashes what is read back, from beginning to end; None: nobody wants that.
+        moves: told that it does not hang.
     """
 
     job: FileJob
@@ -55,15 +56,18 @@ class Transfer:
     digests: dict[int, bytes] = field(default_factory=dict)
     plain: digest.Hasher | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    moves: Callable[[], None] = lambda: None
 
     def progress(self, count: int) -> None:
         """Report bytes as sent, one call at a time."""
+        self.moves()
         with self.lock:
             self.sent += count
             self.job.progress(count)
 
     def check(self) -> None:
         """Stop here if the task was cancelled or the source written. Raises ObjectChanged."""
+        self.moves()
         threads.check_cancelled()
         if self.job.changed():
             raise ObjectChanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -114,6 +114,25 @@ class Staging(Walks):
             self.system.utime_at("symlink.times", directory, temporary, *times)
             inode = self.system.stat_at("symlink.stat", directory, temporary).st_ino
         return Staged(OpKind.SYMLINK, row, temporary, inode, beside=beside)
+
+    def ask(self, written: Callable[[], None]) -> None:
+        """A few bytes written durably, and removed: the tier takes content. `written` is called
+        when only their sync is left, which waits for what was sent before.
+        """
+        self.guard()
+        name = layout.staged_name(0, b"ask-" + secrets.token_hex(4).encode())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        directory = self.staging_fd
+        fd = self.system.open_at("ask.create", directory, name, flags, 0o600)
+        try:
+            try:
+                self.system.pwrite_all("ask.write", fd, name, 0)
+                written()
+                self.system.fsync("ask.fsync", fd)
+            finally:
+                self.system.close("ask.close", fd)
+        finally:
+            self.remove(directory, name)
 
     def discard(self, staged: Staged) -> None:
         """Remove what was staged and will not be published; it may be gone already."""

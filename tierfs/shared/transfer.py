@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -54,6 +55,18 @@ class Transfers(Staging):
         super().__init__(*args, **kwargs)
         self._buffers = BufferPool()
         self._direct = True
+        self._moved_at = 0.0
+
+    def quiet(self, now: float) -> float:
+        """For how many seconds content is on its way and none of it has moved, 0.0 if none is;
+        `now`: time.monotonic().
+        """
+        oldest = max(pool.oldest(now) for pool in (self.transfer_threads, self.small_threads))
+        ended = max(pool.ended for pool in (self.transfer_threads, self.small_threads))
+        return max(0.0, min(oldest, now - max(self._moved_at, ended)))
+
+    def _moves_on(self) -> None:
+        self._moved_at = time.monotonic()
 
     async def stage_file(self, job: FileJob) -> Staged:
         """Stage the content of `job`, verified and durable, with all its attributes.
@@ -139,6 +152,7 @@ class Transfers(Staging):
             fd, in_place = self._create(job, place, name)
             share = self.bandwidth.share()
             transfer = Transfer(job, kind, fd, None, name, share, beside, in_place)
+            transfer.moves = self._moves_on
             if job.plain:
                 transfer.plain = new_hasher("sha256")
             try:

@@ -9,10 +9,19 @@ from collections.abc import Callable
 
 import trio
 
-from tierfs.health import Health, Reading, State, is_failure, name_of, worse
+from tierfs.health import (
+    MOST_QUESTIONS,
+    Content,
+    Health,
+    Reading,
+    State,
+    is_failure,
+    name_of,
+    worse,
+)
 from tierfs.namespace.outage.calls import HANGS_SECONDS, MOST_BEATS, SharedCalls
 from tierfs.shared import SharedTier
-from tierfs.threads import forget
+from tierfs.threads import Pool, forget
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +51,9 @@ class Watch:
         self._under_way = 0
         self._told = State.HEALTHY
         self._health = Health()
+        self._content = Content()
+        self._questions = Pool("ask", MOST_QUESTIONS)
+        self._asking = 0
         self.space: os.statvfs_result | None = None
         self.asked = trio.Event()
         shared.shared_threads.observer = self._changed
@@ -70,6 +82,7 @@ class Watch:
         found = self._health.read(now, pool.oldest(now), pool.hanging(now, HANGS_SECONDS))
         if found.state >= State.FAILING:
             found = Reading(State.FAILING, f"changes: {found.reason}")
+        found = worse(found, self._content.read(now, self._shared.quiet(now)))
         return worse(self._calls.reading(), found)
 
     def _look(self, nursery: trio.Nursery) -> None:
@@ -79,6 +92,9 @@ class Watch:
         for pool in (shared.shared_threads, shared.transfer_threads, shared.small_threads):
             pool.look(now, HANGS_SECONDS)
         self._calls.changes.look(now, self._shared.shared_threads.oldest(now))
+        if self._content.is_due(now, shared.quiet(now), self._asking):
+            self._asking += 1
+            nursery.start_soon(self._ask)
         pause = LOOK_SECONDS if self._calls.silent else BEAT_SECONDS
         if self._under_way:
             pause = AGAIN_SECONDS
@@ -95,6 +111,17 @@ class Watch:
         finally:
             self._under_way -= 1
             self.asked.set()
+
+    async def _ask(self) -> None:
+        try:
+            await self._questions.run(self._shared.ask, self._content.taken, late=forget)
+        except OSError as error:
+            if is_failure(error):
+                self._content.failed(name_of(error))
+                return
+        finally:
+            self._asking -= 1
+        self._content.answered()
 
     def _changed(self, seconds: float, error: BaseException | None) -> None:
         now = self._clock()
