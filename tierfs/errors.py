@@ -27,6 +27,18 @@ class TierError(TierfsError):
     """A tier cannot be used: missing, overlapping, not ours, without a needed ability."""
 
 
+class TierInUse(TierError):
+    """Another process has the local tier.
+
+    Attributes:
+        ending: its mount is gone: it will let go of it, mostly within seconds.
+    """
+
+    def __init__(self, message: str, *, ending: bool = False) -> None:
+        super().__init__(message)
+        self.ending = ending
+
+
 JOURNAL_LOST = "the objects beside it still hold every file under its name"
 """In what is said of a journal that is missing or damaged: a mount may begin anew."""
 

@@ -370,6 +370,27 @@ def test_what_is_not_stored_as_it_was_sent_is_not_published(
     assert [path for path in staged if path.is_file()] == []
 
 
+@pytest.mark.parametrize("supervisor", [True, False])
+def test_the_next_mount_waits_for_one_that_is_ending(
+    tier: FaultyTier, make_node: Callable[..., Node], supervisor: bool
+) -> None:
+    """A call of the shared tier that was begun keeps the local tier for some seconds more."""
+    node = make_node(shared=tier.mountpoint)
+    node.settings = {"tier_wait": TIER_WAIT, "supervisor": supervisor}
+    node.expected = WORDS
+    node.start()
+    with tier.delay(3.0, "write"):
+        (node.mount / "f").write_bytes(b"content")
+        staged = tier.directory / ".tierfs" / "staging"
+        wait_until(lambda: [*staged.glob("*/*/*")], "it to be sent")
+        run("umount", node.mount)
+        held = (node.local / "lock").read_bytes()
+        wait_until(lambda: b"ending" in (node.local / "lock").read_bytes(), f"its note ({held!r})")
+        node.start()
+    node.settle()
+    compare(node.mount, tier.directory)
+
+
 def test_an_unmounted_mount_is_not_taken_over_when_a_call_hangs(
     tier: FaultyTier, make_node: Callable[..., Node]
 ) -> None:

@@ -8,11 +8,14 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+import trio
+
 from tierfs.capacity import Limits
 from tierfs.config import Settings
 from tierfs.daemon.joining import Joining, Pools, try_shared
 from tierfs.daemon.mounting import check_mountpoint, check_overlap, is_dead_mount, umount
 from tierfs.daemon.succession import Succession
+from tierfs.errors import TierInUse
 from tierfs.groups import Patterns
 from tierfs.journal import DropOp, Journal, SaveRequest
 from tierfs.local import ObjectStore, noted_salvage
@@ -39,6 +42,12 @@ MISSED = (
     "pending when the local drive failed, and the mount went on without it: see which version is "
     "right, then run tierfs accept or tierfs discard"
 )
+ENDING_SECONDS = 8.0
+"""How long a daemon that is ending is waited for: it takes `service.END_SECONDS` at the most, and
+then its process has to go."""
+
+ENDING_POLL_SECONDS = 0.05
+
 TRANSFER_NICE = 20
 """Above that of the daemon: copying and hashing give way to applications."""
 
@@ -95,7 +104,7 @@ async def build(
     dead = not goes_on and is_dead_mount(mountpoint)
     if not (settings.local / "VERSION").exists():
         try_shared(settings, system, pools)
-    store = ObjectStore.open(settings.local, system)
+    store = await _free_store(settings, system)
     stack.callback(store.close)
     if dead:
         umount(mountpoint, detach=True)
@@ -109,6 +118,18 @@ async def build(
     noted = noted_salvage(system, settings.local)
     rooms.salvaged = json.loads(noted) if noted is not None else None
     return rooms
+
+
+async def _free_store(settings: Settings, system: OS) -> ObjectStore:
+    """The local tier; one whose last mount is just ending is waited for. TierError."""
+    limit = trio.current_time() + ENDING_SECONDS
+    while True:
+        try:
+            return ObjectStore.open(settings.local, system)
+        except TierInUse as error:
+            if not error.ending or trio.current_time() > limit:
+                raise
+        await trio.sleep(ENDING_POLL_SECONDS)
 
 
 def namespace_settings(mountpoint: str, settings: Settings) -> NamespaceSettings:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pyfuse3
 import trio
@@ -35,6 +35,7 @@ from tierfs.kernel import Earlier, FilteredMount, Operations
 from tierfs.model import Name
 from tierfs.namespace.direct import NoDirect
 from tierfs.supervisor.link import LEFT, Link
+from tierfs.threads import Pool, forget
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,9 @@ ANSWER_SECONDS = 2.0
 END_SECONDS = 5.0
 """How long what is under way may go on once the mount is gone: a call of a tier is not called off,
 and on a busy machine the threads that copy come last."""
+
+NOTE_SECONDS = 0.5
+"""How long the local tier may take to note that it will be free soon."""
 
 LEAVE_SECONDS = 3.0
 """How long requests that were taken may go on when the next worker is to come."""
@@ -208,13 +212,15 @@ class Mount:
         with trio.move_on_after(ANSWER_SECONDS):
             await self._control.idle()
         log.info("%s: unmounted", self._rooms.mountpoint)
-        self._end_in_time()
+        await self._end_in_time()
         scope.cancel()
 
-    def _end_in_time(self) -> None:
+    async def _end_in_time(self) -> None:
         """The mount is gone: nobody takes it over, and the next one of the local tier can come."""
         self._forget()
         _at_the_latest(END_SECONDS, logging.INFO, "what is under way does not end")
+        with trio.move_on_after(NOTE_SECONDS), suppress(OSError):
+            await Pool("note", 1).run(self._rooms.store.note_end, late=forget)
 
     def _forget(self) -> None:
         """Nothing says any more that there is a mount; once, as the next one may be there soon."""

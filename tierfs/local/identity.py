@@ -9,7 +9,7 @@ import secrets
 import stat
 from typing import Self
 
-from tierfs.errors import TierError
+from tierfs.errors import TierError, TierInUse
 from tierfs.local import small_files
 from tierfs.local.reserve import RESERVE
 from tierfs.osio import OS
@@ -22,6 +22,8 @@ TEST_MOUNT_ID = "TIERFS_TEST_MOUNT_ID"
 
 OBJECTS = b"objects"
 VERSION, MEMBER, _BOOT, _LOCK = b"VERSION", b"MEMBER", b"BOOT", b"lock"
+_ENDING = b"ending"
+"""In the lock, behind the process id: the mount of the holder is gone."""
 _SETUP = frozenset({OBJECTS, MEMBER, MEMBER + small_files.NEW, VERSION + small_files.NEW, _LOCK})
 """All that an interrupted first mount can have left behind."""
 _JOURNAL = frozenset({b"journal.db", b"journal.db-wal", b"journal.db-shm", b"journal.db-journal"})
@@ -175,11 +177,24 @@ class Identity:
             raise
         self._lock = fd
 
-    def _in_use(self) -> TierError:
+    def note_end(self) -> None:
+        """Tell who wants the directory next that its mount is gone and this process is ending."""
+        note = b"%-14d%s\n" % (os.getpid(), _ENDING)
+        self._system.pwrite_all("local.end", self._lock, note, 0)
+
+    def _in_use(self) -> TierInUse:
         content = small_files.read(self._system, self._root, _LOCK) or b""
-        pid = content.strip().decode("ascii", "replace")
-        holder = f"process {pid}" if pid else "a process that is just starting"
-        return TierError(
+        pid, _, state = content.strip().partition(b" ")
+        if state.strip() == _ENDING:
+            return TierInUse(
+                f"local tier {self._path} is in use by process {pid.decode()}, whose mount is gone "
+                "and which waits for a call of a tier: see that both tiers answer, and mount again",
+                ending=True,
+            )
+        holder = f"process {pid.decode('ascii', 'replace')}"
+        if not pid:
+            holder = "a process that is just starting"
+        return TierInUse(
             f"local tier {self._path} is in use by {holder}: unmount that one first, or name "
             "another directory"
         )

@@ -81,6 +81,10 @@ class ObjectStore:
         """Durably note this boot and mount: all that the last one left in doubt is marked."""
         self._identity.remember_boot()
 
+    def note_end(self) -> None:
+        """Tell who wants the tier next that it will be free soon: the mount is gone."""
+        self._identity.note_end()
+
     # Making and removing
 
     def create(

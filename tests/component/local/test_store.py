@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.devices import LoopDevice, run, shut_down
+from tierfs.errors import TierInUse
 from tierfs.local import ObjectStore, labels
 from tierfs.model import ROOT, Attributes, Kind, ObjectId, new_object_id
 from tierfs.osio import OS
@@ -424,6 +425,22 @@ def test_synced_objects_survive_a_power_cut(make_device: Callable[..., LoopDevic
         assert {store.attributes(i).mode for i in made} == {0o640}
     finally:
         store.close()
+
+
+def test_who_has_the_tier_is_named_and_whether_he_is_ending(tmp_path: Path) -> None:
+    store = ObjectStore.open(tmp_path, OS())
+    with pytest.raises(TierInUse, match=rf"in use by process {os.getpid()}: unmount") as refused:
+        ObjectStore.open(tmp_path, OS())
+    assert not refused.value.ending
+    store.note_end()
+    with pytest.raises(TierInUse, match=rf"process {os.getpid()}, whose mount is gone") as refused:
+        ObjectStore.open(tmp_path, OS())
+    assert refused.value.ending
+    store.close()
+    store = ObjectStore.open(tmp_path, OS())
+    with pytest.raises(TierInUse, match=rf"in use by process {os.getpid()}: unmount"):
+        ObjectStore.open(tmp_path, OS())
+    store.close()
 
 
 def test_a_drive_that_was_let_go_of_is_back_when_it_can_be_used(
