@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
+import time
 from collections.abc import Callable
+
+import pytest
 
 from tests.behaviour.calls import Calls, OsCalls, beside, error_of
 from tests.behaviour.direct import Direct
+from tests.behaviour.stalls import until_looked_at
 from tests.faults import Stall
 from tests.harness import wait_until
+from tierfs.model import ObjectId
+from tierfs.namespace.outage.keeper import Keeper
 
 
 def test_chmod_and_chown_of_a_file(fs: Calls) -> None:
@@ -235,3 +243,46 @@ def test_link_counts_of_directories(fs: Calls) -> None:
     fs.settle()
     check(5, 3, 2)
     assert (fs.shared / "d").stat().st_nlink == 5
+
+
+def test_a_tier_that_dies_just_after_a_directory_got_xattrs(
+    direct: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No look has come yet; what a job makes there has to know what it inherits."""
+    direct.mkdir("plain")
+    direct.settle()
+    until_looked_at(direct)
+
+    async def no_look(keeper: Keeper, directory: ObjectId) -> None:
+        keeper._core.announced.later(directory, time.monotonic(), 0.0)
+
+    monkeypatch.setattr(Keeper, "_look", no_look)
+    nobody = 0xFFFFFFFF  # acl(5): the owner rwx, the group r-x, others nothing
+    entries = (0x01, 7, nobody), (0x04, 5, nobody), (0x20, 0, nobody)
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    direct.mkdir("made")
+    direct.setxattr("made", "system.posix_acl_default", acl)
+    direct.mkdir("d")
+    direct.write_file("d/before", b"1")
+    direct.settle()
+    for name in ("plain", "d"):
+        direct.setxattr(name, "system.posix_acl_default", acl)
+        direct.setxattr(name, "user.x", b"1")
+        direct.settle()
+        direct.setxattr(name, "user.x", b"2")
+        direct.settle()
+    direct.drop_caches()
+    direct.system.hook = fails_all
+    try:
+        for name in ("made", "plain", "d"):
+            assert direct.getxattr(name, "system.posix_acl_default") == acl
+        assert direct.getxattr("plain", "user.x") == b"2"
+    finally:
+        direct.system.hook = None
+    direct.settle()
+
+
+def fails_all(step: str, _: tuple[object, ...]) -> None:
+    """A hook: the shared tier is dead."""
+    if step.startswith(("look.", "place.", "beat.", "put.create")):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))

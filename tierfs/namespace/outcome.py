@@ -110,14 +110,16 @@ class Outcomes:
     def _announce(self, outcome: Outcome, obj: LocalObject | None) -> None:
         """What is there now is known if the shared tier does not answer from here on."""
         op, st, announced = outcome.op, outcome.st, self._core.announced
-        announced.committed(op, st, outcome.other)
+        announced.committed(op, st, outcome.other, outcome.xattrs)
         state = self._tree.directories.get(op.object)
         if st is None or state is None:
             return
         state.known = Attributes.of(st)
-        bare = obj is not None and obj.xattrs == frozenset()
-        if op.kind is OpKind.MKDIR and bare and not outcome.adopted:
-            announced.made(op.object, st)
+        xattrs = outcome.xattrs
+        if xattrs is None and obj is not None and obj.xattrs == frozenset():
+            xattrs = {}
+        if op.kind is OpKind.MKDIR and xattrs is not None and not outcome.adopted:
+            announced.made(op.object, st, xattrs)
 
     def _count_links(self, op: Op, obj: LocalObject | None, outcome: Outcome) -> None:
         if obj is None or outcome.kind is not OutcomeKind.COMMITTED:

@@ -27,6 +27,7 @@ class Outcome:
         adopted: a MKDIR found a directory there, made by somebody else.
         reason: one line for people when it was dropped.
         other: what an exchange left under the name that it came from.
+        xattrs: of a directory that was made or whose xattrs were changed; None: not known.
     """
 
     kind: OutcomeKind
@@ -35,6 +36,7 @@ class Outcome:
     adopted: bool = False
     reason: str | None = None
     other: os.stat_result | None = None
+    xattrs: dict[bytes, bytes] | None = None
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ class Applied:
         tagged: MKDIR: it carries our id.
         stands: where a directory stands now: directory id (None: where it was) and name there.
         rebuilt: the directories of a new generation of a checkpoint.
+        xattrs: of a directory that was made or whose xattrs were changed; None: not known.
     """
 
     st: os.stat_result | None
@@ -31,6 +32,7 @@ class Applied:
     other: os.stat_result | None = None
     stands: tuple[ObjectId | None, Name] | None = None
     rebuilt: tuple[Rebuilt, ...] = ()
+    xattrs: dict[bytes, bytes] | None = None
 
 
 class NothingToDo(Exception):

@@ -389,8 +389,9 @@ class WriteBack:
             statistics.committed_bytes += op.size
         changes = self._actions.settle(op, applied)
         outcome = Outcome(
-            OutcomeKind.COMMITTED, op, applied.st, applied.adopted, other=applied.other
-        )
+            OutcomeKind.COMMITTED, op, applied.st, applied.adopted, other=applied.other,
+            xattrs=applied.xattrs,
+        )  # fmt: skip
         self._finish(op, outcome, changes)
         self.removals.published(op)
         log.debug("%s #%d %s: committed", op.kind, op.number, path_of(op))

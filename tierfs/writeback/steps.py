@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -164,6 +165,7 @@ def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
         entry.st,
         adopted=entry.st.st_ino != staged.inode,
         tagged=entry.directory_id == call.object,
+        xattrs=_xattrs(shared, call.place, call.there, entry.st),
     )
 
 
@@ -224,7 +226,25 @@ def set_attributes(shared: SharedTier, call: Call, found: Look) -> Applied:
     st = shared.set_attributes(call.place, call.name, call.inode, _change(call.fields, found))
     if st is None:
         raise NothingToDo("it was removed or replaced outside this mount")
-    return Applied(st)
+    if not any(field.startswith(XATTR_FIELD) for field in call.fields):
+        return Applied(st)
+    return Applied(st, xattrs=_xattrs(shared, call.place, call.name, st))
+
+
+def _xattrs(
+    shared: SharedTier, place: Place, name: Name, st: os.stat_result
+) -> dict[bytes, bytes] | None:
+    """What a directory has now: it is needed where the tier does not answer any more.
+
+    That it cannot be read changes nothing: the op is on the tier.
+    """
+    if not stat.S_ISDIR(st.st_mode):
+        return None
+    path = b"/".join(filter(None, (place.path, name)))
+    try:
+        return shared.xattrs(Place(path, st.st_ino), b"")
+    except OSError:
+        return None
 
 
 def outcome(shared: SharedTier, call: Call) -> Applied | None:

@@ -111,6 +111,7 @@ class Announced:
         self._used: OrderedDict[ObjectId, None] = OrderedDict()
         self._known: dict[ObjectId, Known] = {}
         self._due: dict[ObjectId, float] = {}
+        self._renewed: set[ObjectId] = set()  # xattrs of these were changed during a look
         self.changes = 0
 
     def issued(self, kind: OpKind, parent: ObjectId, about: ObjectId) -> None:
@@ -150,6 +151,7 @@ class Announced:
         self._used.pop(directory, None)
         self._known.pop(directory, None)
         self._due.pop(directory, None)
+        self._renewed.discard(directory)
 
     def later(self, directory: ObjectId, now: float, seconds: float) -> None:
         """`directory` was looked at, which took `seconds`."""
@@ -158,12 +160,15 @@ class Announced:
     def looked(self, directory: ObjectId, found: Looked, changed: Iterable[Name]) -> None:
         """What a look at `directory` told; of the names in `changed` it may be old."""
         known = self._known.get(directory)
+        here, xattrs = found.here.st, found.xattrs
+        if known is not None and directory in self._renewed:  # they may be from before that
+            here, xattrs = known.here, known.xattrs
         if found.names is None:
             if known is not None:
-                known.here, known.xattrs = found.here.st, found.xattrs
+                known.here, known.xattrs = here, xattrs
             return
         names = found.names
-        fresh = Known(found.here.st, names, set(found.staged), found.xattrs, found.stamp)
+        fresh = Known(here, names, set(found.staged), xattrs, found.stamp)
         if known is not None:
             fresh.removed = known.removed - names.keys()
             for name in changed:
@@ -185,22 +190,32 @@ class Announced:
             if directory in self._known:
                 yield directory, self._known[directory]
 
-    def stamp(self, directory: ObjectId) -> Stamp | None:
-        """Of the last look."""
+    def begin_look(self, directory: ObjectId) -> Stamp | None:
+        """What `directory` is like now will be told by `looked`; the stamp of the look before."""
+        self._renewed.discard(directory)
         known = self._known.get(directory)
         return None if known is None else known.stamp
 
-    def made(self, directory: ObjectId, st: os.stat_result) -> None:
-        """`directory` has just been made, without xattrs: nothing but our own stands in it."""
+    def made(self, directory: ObjectId, st: os.stat_result, xattrs: dict[bytes, bytes]) -> None:
+        """`directory` has just been made: nothing but our own stands in it."""
         if directory in self._used and directory not in self._known:
-            self._known[directory] = Known(st, {}, set(), {}, NO_LOOK)
+            self._known[directory] = Known(st, {}, set(), xattrs, NO_LOOK)
             self.changes += 1
 
-    def committed(self, op: Op, st: os.stat_result | None, other: os.stat_result | None) -> None:
-        """`op` is on the shared tier; `st` and `other`: what has its names now."""
+    def committed(
+        self, op: Op, st: os.stat_result | None, other: os.stat_result | None,
+        xattrs: dict[bytes, bytes] | None,
+    ) -> None:  # fmt: skip
+        """`op` is on the shared tier; `st` and `other`: what has its names now. `xattrs`: those of
+        the directory that it changed, None if they are not at hand.
+        """
         if st is not None and (known := self._known.get(op.object)) is not None:
             known.here = st
-            if any(field.startswith(XATTR_FIELD) for field in op.fields):
+            if xattrs is not None:
+                known.xattrs = xattrs
+                self._renewed.add(op.object)
+                self.changes += 1
+            elif any(field.startswith(XATTR_FIELD) for field in op.fields):
                 del self._known[op.object]  # which it has now is not at hand
                 self._due.pop(op.object, None)
         known = self._known.get(op.parent)

@@ -105,7 +105,7 @@ class Keeper:
         core, announced = self._core, self._core.announced
         for _ in range(FIRST_LOOKS):
             with watching(state) as changed:
-                before = announced.stamp(state.id)
+                before = announced.begin_look(state.id)
                 found = await core.at(state.id, look_at, core.shared, before)
             if before is not None or not changed:
                 break  # else what was committed meanwhile is in neither
