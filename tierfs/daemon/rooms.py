@@ -42,9 +42,9 @@ MISSED = (
     "pending when the local drive failed, and the mount went on without it: see which version is "
     "right, then run tierfs accept or tierfs discard"
 )
-ENDING_SECONDS = 8.0
+ENDING_SECONDS = 15.0
 """How long a daemon that is ending is waited for: it takes `service.END_SECONDS` at the most, and
-then its process has to go."""
+then its process has to go, which on a busy machine takes a while."""
 
 ENDING_POLL_SECONDS = 0.05
 
