@@ -375,13 +375,14 @@ class Direct(Calls):
 
         self._again(call)
 
-    def unlink(self, path: str, process: int = 0) -> None:
-        """unlink(2), of the process with that id."""
+    def unlink(self, path: str, process: int | None = None) -> None:
+        """unlink(2), of the process with that id, or of the caller."""
+        by = self.caller.process if process is None else process
 
         async def call() -> None:
             state, name = await self._parent(path)
             node, _ = await self._look(state, name)
-            await self.fs.finishing.before_removal(state, process)
+            await self.fs.finishing.before_removal(state, by)
             await self.fs.names.unlink(state, name)
             self._forget_unlinked(node)
 

@@ -189,7 +189,7 @@ def test_what_the_next_one_removes_does_not_come_back(direct: Direct) -> None:
         save(direct, at, FILES, b"second")
         direct.settle()
     with job(direct):
-        direct.unlink(f"{at}/{FILES[0]}")
+        direct.unlink(f"{at}/{FILES[0]}", process=0)  # an edit at once
         save(direct, at, FILES[1:], b"third")
     assert publish(direct) == []
     assert published(direct, at) == {FILES[1]: b"third"}

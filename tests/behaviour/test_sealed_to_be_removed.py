@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -44,8 +46,14 @@ def save(direct: Direct) -> None:
 
 def remove(direct: Direct) -> None:
     for name in direct.listdir(AT):
-        direct.unlink(f"{AT}/{name}", direct.caller.process)
+        direct.unlink(f"{AT}/{name}")
     direct.rmdir(AT)
+
+
+def broken(step: str, _: tuple[object, ...]) -> None:
+    """A removal of a checkpoint does not come to its end."""
+    if step == "trash.stat":
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def pending(direct: Direct) -> list[OpKind]:
@@ -76,3 +84,56 @@ def test_what_is_published_after_its_removal_does_not_come_back(
     assert direct.listdir() == []
     assert not direct.exists(AT)
     assert sorted(pending(direct)) == sorted(kinds)
+
+
+def test_a_removal_goes_when_the_next_of_its_name_is_published_though_that_is_removed_too(
+    direct: Direct,
+) -> None:
+    """Also if it was another daemon that published it: neither waits for the other one."""
+    with job(direct):
+        save(direct)
+        time.sleep(IN_PEACE)
+        remove(direct)
+        direct.go()
+        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        first = (direct.shared / AT).stat().st_ino
+        direct.restart(held=True)
+        save(direct)
+        time.sleep(IN_PEACE)
+        remove(direct)
+        assert OpKind.SEAL in pending(direct)
+        direct.system.hook = broken
+        direct.go()
+        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        assert pending(direct).count(OpKind.TRASH) == 2
+    direct.system.hook = None
+    direct.restart()
+    wait_until(lambda: pending(direct).count(OpKind.TRASH) == 1, "the first to go")
+    assert (direct.shared / AT).stat().st_ino != first
+    assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
+    assert direct.listdir() == []
+
+
+def test_the_last_whole_one_stays_until_the_next_of_its_name_is_published_to_be_removed(
+    direct: Direct,
+) -> None:
+    """What the next one needs does not wait for a removal that can only go behind it."""
+    with job(direct):
+        save(direct)
+        time.sleep(IN_PEACE)
+        remove(direct)
+        direct.go()
+        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        first = (direct.shared / AT).stat().st_ino
+        direct.restart(held=True)
+        direct.mkdir(AT)
+        direct.rmdir(AT)
+        save(direct)
+        time.sleep(IN_PEACE)
+        remove(direct)
+        assert OpKind.SEAL in pending(direct)
+        direct.restart()
+        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+    wait_until(lambda: pending(direct).count(OpKind.TRASH) == 1, "the first to go")
+    assert (direct.shared / AT).stat().st_ino != first
+    assert direct.listdir() == []

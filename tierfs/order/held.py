@@ -53,7 +53,11 @@ class HeldRemovals:
         for key in zip(op.scope, op.path, strict=True):
             for later in self._in.same.after(key, trash.facts.position):
                 here = (later.op.parent, later.op.name) == key
-                if here and later.op.object != op.object and _needs_name(later.op):
+                if not here or later.op.object == op.object:
+                    continue
+                if later.op.kind is OpKind.SEAL and key == (op.parent, op.name):
+                    break  # it takes the name from `trash`, and what follows needs that instead
+                if _needs_name(later.op):
                     yield later
 
 

@@ -153,9 +153,13 @@ class Lookups:
         return None
 
     def removal_of(self, parent: ObjectId, name: Name) -> Op | None:
-        """The last pending removal of a sealed checkpoint `name` in `parent`."""
+        """The last pending removal of a checkpoint that is published under `name` in `parent`.
+
+        One whose own SEAL is pending is not there yet.
+        """
+        coming = {seal.object for seal in self.seals_in(parent)}
         found = [op for op in self.trashes_in(parent) if op.name == name]
-        return found[-1] if found else None
+        return next((op for op in reversed(found) if op.object not in coming), None)
 
     def is_going(self, directories: Iterable[ObjectId]) -> bool:
         """Whether the RMDIR of one of `directories` is pending."""

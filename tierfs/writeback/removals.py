@@ -63,9 +63,14 @@ class Removals:
         """The removals beside `op` of what is not to be counted on when `op` asks for another.
 
         Not of what was sealed after `op` was issued: its own removal is held when `op` has gone.
+        That can be no matter of what this process has seen where both have one name: the later
+        one waits for `op`, so `op` could not be held for its sake.
         """
         newer = self._newer.get(op.row, ())
-        return [o for o in self._rooms.backlog.trashes_in(op.parent) if o.object not in newer]
+        return [
+            one for one in self._rooms.backlog.trashes_in(op.parent)
+            if one.object not in newer and not (one.name == op.name and one.number > op.number)
+        ]  # fmt: skip
 
     def published(self, made: Op) -> None:
         """`made` is committed: if that publishes a checkpoint, the removals beside it may go."""
