@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -141,3 +143,21 @@ def test_evictions_leave_nothing_behind(direct: Direct) -> None:
         )  # fmt: skip
         assert [len(each) for each in held if len(each) > 3] == []
     assert fs.eviction.evicted_files == 200
+
+
+def test_copies_are_as_old_as_their_last_close(make_direct: Callable[..., Direct]) -> None:
+    """They are committed in an order, and after a time, that says nothing of their use."""
+    direct = make_direct(held=True)
+    direct.write_file("f", b"content")
+    closed = time.time_ns()
+    direct.settle()
+    assert 0 < used_ns(direct, "f") <= closed
+    assert direct.read_file("f") == b"content"
+    wait_until(lambda: used_ns(direct, "f") > closed, "its use to be noted")
+
+
+def used_ns(direct: Direct, name: str) -> int:
+    """When the local copy was used last, as far as the journal knows."""
+    st = (direct.shared / name).stat()
+    record = direct.run(direct.fs.core.journal.clean_copy, st.st_ino)
+    return 0 if record is None else record.used_ns

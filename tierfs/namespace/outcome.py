@@ -181,7 +181,7 @@ class Outcomes:
             return []  # it is no local copy: who opens it now reads the shared file
         obj.clean = True
         obj.origin = Signature.of(st)
-        record = CleanRecord(obj.origin, obj.id, op.digest, st.st_size, time.time_ns())
+        record = CleanRecord(obj.origin, obj.id, op.digest, st.st_size, _closed_ns(obj))
         return [SaveClean(record)]
 
     def _successor(self, op: Op) -> LocalObject | None:
@@ -378,3 +378,9 @@ def _stands_elsewhere(node: Node, taken: tuple[ObjectId, Name]) -> bool:
     """
     at = node.shared
     return node.directory is None and at is not None and (at.directory, at.name) != taken
+
+
+def _closed_ns(obj: LocalObject) -> int:
+    """When `obj` was last closed: the order of commits says nothing of how files are used."""
+    now = time.time_ns()
+    return now - int((time.monotonic() - obj.flushed_at) * 1e9) if obj.flushed_at else now
