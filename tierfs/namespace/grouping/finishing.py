@@ -47,8 +47,7 @@ class Finishing:
             return
         if process and groups.unlinkers.are_there:
             groups.unlinkers.goes_on(process_of(process), scope)
-        inside = groups.unsealed_in(scope) if process else None
-        group = None if inside is None else groups.get(inside)
+        group = groups.written_in(scope) if process else None
         if group is not None:
             groups.removes(group, groups.follow(process_of(process)))
         if group is None or group.seal is not None or group.record.older is not None:

@@ -127,10 +127,7 @@ class GroupTable:
 
     def unsealed_in(self, scope: Iterable[ObjectId]) -> ObjectId | None:
         """The unsealed checkpoint among the directories `scope`."""
-        for each in scope:
-            if self.is_unsealed(each):
-                return each
-        return None
+        return next(filter(self.is_unsealed, scope), None)
 
     def sealed_in(self, scope: tuple[ObjectId, ...]) -> ObjectId | None:
         """The sealed checkpoint that the last of `scope` lies in now, or is.
@@ -165,9 +162,13 @@ class GroupTable:
             for op in self._backlog.ops_of_object(sealed)
         )
 
+    def written_in(self, scope: Iterable[ObjectId]) -> Group | None:
+        """The unsealed checkpoint among `scope`, if this member writes in it."""
+        return self._groups.get(self.unsealed_in(scope) or ROOT) if self._groups else None
+
     def leaving(self, scope: Iterable[ObjectId]) -> Group | None:
         """The finished checkpoint among `scope` that is being removed (finishing.py)."""
-        group = self._groups.get(self.unsealed_in(scope) or ROOT)
+        group = self.written_in(scope)
         return group if group is not None and group.leaving else None
 
     def around(self, directory: ObjectId) -> tuple[ObjectId, ...]:
@@ -218,8 +219,7 @@ class GroupTable:
 
     def state(self, directory: ObjectId) -> str:
         """How the unsealed checkpoint `directory` stands: unsealed, unsettled or broken."""
-        group = self._groups.get(directory)
-        verdict = None if group is None else group.verdict
+        verdict = None if (group := self._groups.get(directory)) is None else group.verdict
         if verdict is None or verdict.decision not in (Decision.UNSETTLED, Decision.BROKEN):
             return "unsealed"
         return verdict.decision.value
@@ -313,7 +313,7 @@ class GroupTable:
 
     def closed(self, directory: ObjectId, name: Name, process: int, *, over: bool) -> None:
         """`process` closed the file `name` that it wrote in `directory`; `over` an older one."""
-        group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
+        group = self.written_in(self._tree.scope(directory))
         if group is None:
             return
         group.act()
@@ -329,7 +329,7 @@ class GroupTable:
 
     def renamed(self, directory: ObjectId, name: Name, *, over: bool) -> None:
         """A file in `directory` got that `name`, `over` another; who did it is not known."""
-        group = self._groups.get(self.unsealed_in(self._tree.scope(directory)) or ROOT)
+        group = self.written_in(self._tree.scope(directory))
         if group is not None:
             living = group.writers.processes(State.LIVING) & group.writers.who_wrote()
             self._given(group, directory, name, over=living if over else ())
@@ -358,14 +358,14 @@ class GroupTable:
 
     def settled(self, scope: tuple[ObjectId, ...]) -> None:
         """An op in the last directory of `scope` is over."""
-        group = self._groups.get(self.unsealed_in(scope) or ROOT)
+        group = self.written_in(scope)
         if group is not None:
             group.version += 1
             self.changed(group)
 
     def disturbed(self, scope: tuple[ObjectId, ...], *, removal: bool = False) -> None:
         """An op is issued in the last directory of `scope`: a `removal`, or another."""
-        group = self._groups.get(self.unsealed_in(scope) or ROOT)
+        group = self.written_in(scope)
         if group is None:
             return
         if not removal:
