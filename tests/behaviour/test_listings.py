@@ -125,6 +125,30 @@ def test_what_was_done_since_is_in_a_listing_of_a_moment_ago(
     assert "listing" not in asked
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_who_reads_a_directory_twice_has_its_files_looked_at_once_unless_one_was_changed(
+    make_direct: Callable[..., Direct], asked: list[str], changed: bool
+) -> None:
+    direct = make_direct()
+    for name in ("a", "b"):
+        (direct.shared / name).touch()
+
+    def modes() -> dict[bytes, int]:
+        listing = direct.run_sync(lambda: direct.fs.listings.open(direct.fs.tree.directory(1)))
+        found = direct.run(direct.fs.listings.batch, listing, 0)
+        told = {name: listing.ahead[position].attributes for position, name in found}
+        return {name: each.mode for name, each in told.items() if each is not None}
+
+    first = modes()
+    assert asked.count("stat_many") == 1
+    if changed:  # and nothing is left of it but what the shared tier has
+        direct.chmod("a", 0o600)
+        direct.settle()
+        first[b"a"] = 0o600
+    assert modes() == first
+    assert asked.count("stat_many") == 1 + changed
+
+
 def test_a_directory_that_was_just_read_is_removed_without_a_question(
     make_direct: Callable[..., Direct], asked: list[str]
 ) -> None:

@@ -83,6 +83,7 @@ class Core(Objects):
     """The rooms below the namespace, and the few steps that every change of a name takes.
 
     Attributes:
+        issued: how many ops this process has issued.
         touched: directories whose own time is shown, see `DirectoryState.changed_ns`.
         doomed: directory objects whose files are about to be removed; a new object of the same
             directory has the same id and waits for that.
@@ -126,6 +127,7 @@ class Core(Objects):
         assert root is not None
         assert root.inode is not None
         self.announced = Announced()
+        self.issued = 0
         self.touched: set[ObjectId] = set()
         self.spare: list[LocalObject] = []
         self.doomed: dict[ObjectId, trio.Event] = {}
@@ -189,6 +191,7 @@ class Core(Objects):
     ) -> tuple[Op, Ticket]:
         """Issues an op, as the next `number` or that: in the backlog, its row posted; no await."""
         now = file_time_ns()
+        self.issued += 1
         self.writeback.pace.touch()
         self.announced.issued(kind, parent.id, obj.id)
         if kind in MAY_BE_BLIND and self.announced.assumed(parent.id, name):

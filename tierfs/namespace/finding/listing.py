@@ -357,7 +357,8 @@ class Listings:
             except FileNotFoundError:
                 continue
             if node is None and name not in state.unsealed:
-                ask.append((position, name))
+                if not self._tell_again(listing, position, name):
+                    ask.append((position, name))
                 continue
             if node is None and (node := await self._lookup.find(state, name)) is None:
                 continue
@@ -368,11 +369,22 @@ class Listings:
         if moved and again:
             await self._fetch(listing, moved, again=False)
 
+    def _tell_again(self, listing: Listing, position: int, name: Name) -> bool:
+        """Whether an entry was told of just now, and nobody has to be asked for it again."""
+        seen = self._lookup.seen.again(listing.state, name, self._core.issued)
+        if seen is None or position in listing.ahead:
+            return False
+        until, node, told = seen
+        node.lookups += 1
+        listing.ahead[position] = Told(node.kind, node.ino, node, told)
+        listing.ahead_until = min(listing.ahead_until, until)
+        return True
+
     async def _fetch_shared(
         self, listing: Listing, ask: list[tuple[int, Name]], again: bool
     ) -> list[tuple[int, Name]]:
         """Asks the shared tier; returns what was not there any more."""
-        state, moved = listing.state, []
+        state, moved, issued = listing.state, [], self._core.issued
         with watching(state) as changed:
             found = await self._stat_many(state, [name for _, name in ask])
             for (position, name), entry in zip(ask, found, strict=True):
@@ -385,7 +397,7 @@ class Listings:
                     told = self._lookup.as_committed(node, entry.st)
                     if told is not None and position not in listing.ahead:
                         node.lookups += 1
-                        self._lookup.seen.note(state, name, node, told)
+                        self._lookup.seen.note(state, name, node, told, issued)
                         listing.ahead[position] = Told(node.kind, node.ino, node, told)
                     elif not await self._hold(listing, position, node, entry.st):
                         moved.append((position, name))

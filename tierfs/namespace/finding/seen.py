@@ -11,8 +11,11 @@ from tierfs.namespace.overlay.tree import Tree
 BELIEVED_SECONDS = 0.7
 """As long as the kernel believes a name."""
 
+TOLD_AGAIN_SECONDS = 0.25
+"""As long as what a listing has asked for may be told."""
+
 _Key = tuple[ObjectId, Name]
-_Seen = tuple[float, Node, Attributes]
+_Seen = tuple[float, Node, Attributes, int]
 
 
 class Seen:
@@ -24,14 +27,34 @@ class Seen:
         self._old: dict[_Key, _Seen] = {}
         self._turn = 0.0
 
-    def note(self, state: DirectoryState, name: Name, node: Node, told: Attributes) -> None:
-        """The shared tier has just said that a file or directory has `name`, and `told` of it."""
+    def note(
+        self, state: DirectoryState, name: Name, node: Node, told: Attributes, issued: int = -1
+    ) -> None:
+        """The shared tier has just said that a file or directory has `name`, and `told` of it.
+
+        `issued`: how many ops had been when it was asked; without, it is not told again.
+        """
         now = time.monotonic()
         if now >= self._turn:
             stale = now >= self._turn + BELIEVED_SECONDS
             self._old = {} if stale else self._young
             self._young, self._turn = {}, now + BELIEVED_SECONDS
-        self._young[state.id, name] = (now + BELIEVED_SECONDS, node, told)
+        self._young[state.id, name] = (now + BELIEVED_SECONDS, node, told, issued)
+
+    def again(
+        self, state: DirectoryState, name: Name, issued: int
+    ) -> tuple[float, Node, Attributes] | None:
+        """What was told of the file under `name`, and until when it may be told once more; it is
+        kept. `rm` reads each directory twice.
+
+        Not if any op was `issued` since: what one on the file has changed may be committed, and
+        all trace of it gone.
+        """
+        found = self._still((state.id, name), state)
+        if found is None or found[1].directory is not None or found[3] != issued:
+            return None
+        until = found[0] - BELIEVED_SECONDS + TOLD_AGAIN_SECONDS
+        return None if time.monotonic() >= until else (until, found[1], found[2])
 
     def take(self, state: DirectoryState, name: Name) -> tuple[Node, Attributes] | None:
         """The file under `name` that nothing was done to since it was seen; it is not kept.
@@ -53,13 +76,20 @@ class Seen:
 
     def _take(self, state: DirectoryState, name: Name) -> tuple[Node, Attributes] | None:
         key = (state.id, name)
-        seen = self._young.pop(key, None) or self._old.pop(key, None)
-        if seen is None or time.monotonic() > seen[0] or state.removed or name in state.entries:
+        found = self._still(key, state)
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+        return None if found is None else (found[1], found[2])
+
+    def _still(self, key: _Key, state: DirectoryState) -> _Seen | None:
+        """What was seen lately under the name, if nothing was done to it since."""
+        seen = self._young.get(key) or self._old.get(key)
+        if seen is None or time.monotonic() > seen[0] or state.removed or key[1] in state.entries:
             return None
-        _, node, told = seen
+        node = seen[1]
         at = node.shared
         if node.object is not None or node.unlinked or at is None:
             return None
         if (at.directory, at.name) != key or self._tree.by_shared.get(at.inode) is not node:
             return None
-        return node, told
+        return seen
