@@ -111,7 +111,7 @@ class JobMachine(GroupMachine):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
-    # the second one still finds something once in a hundred examples (docs/DEVIATIONS.md)
+    # the second one still finds something once in eighty examples (docs/DEVIATIONS.md)
     [GroupMachine, pytest.param(JobMachine, marks=pytest.mark.soak)],
 )
 def test_restarts_at_any_point_with_checkpoints(

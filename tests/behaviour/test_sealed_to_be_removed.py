@@ -60,6 +60,14 @@ def pending(direct: Direct) -> list[OpKind]:
     return direct.run_sync(lambda: [op.kind for op in direct.rooms.backlog.under(ROOT)])
 
 
+def until_all_is_held(direct: Direct) -> None:
+    backlog = direct.rooms.backlog
+    wait_until(
+        lambda: direct.run_sync(lambda: all(map(backlog.is_held, backlog.under(ROOT)))),
+        "all that is pending to be held",
+    )
+
+
 @pytest.mark.parametrize("begun_again", [False, True])
 def test_what_is_published_after_its_removal_does_not_come_back(
     direct: Direct, begun_again: bool
@@ -79,8 +87,10 @@ def test_what_is_published_after_its_removal_does_not_come_back(
     assert direct.listdir() == []
     assert not direct.exists(AT)
     assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
+    until_all_is_held(direct)
     kinds = pending(direct)
     direct.restart()
+    until_all_is_held(direct)
     assert direct.listdir() == []
     assert not direct.exists(AT)
     assert sorted(pending(direct)) == sorted(kinds)
@@ -136,4 +146,24 @@ def test_the_last_whole_one_stays_until_the_next_of_its_name_is_published_to_be_
         wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
     wait_until(lambda: pending(direct).count(OpKind.TRASH) == 1, "the first to go")
     assert (direct.shared / AT).stat().st_ino != first
+    assert direct.listdir() == []
+
+
+def test_what_was_begun_and_removed_under_the_name_needs_nothing_of_a_removal(
+    direct: Direct,
+) -> None:
+    """It is held as the last whole one, and nothing waits for it."""
+    with job(direct):
+        save(direct)
+        time.sleep(IN_PEACE)
+        remove(direct)
+        direct.go()
+        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        direct.restart(held=True)
+        direct.write_file(AT, b"a file")
+        direct.unlink(AT)
+    assert pending(direct).count(OpKind.UNLINK) == len(FILES) + 1
+    direct.restart()
+    until_all_is_held(direct)
+    assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
     assert direct.listdir() == []

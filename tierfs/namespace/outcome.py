@@ -307,10 +307,12 @@ class Outcomes:
             return []
         if entry.op is not op:
             return self._learn(entry, op, left)
-        going = self._core.backlog.of_name(directory, name) if STAGED in op.fields else None
-        if going is not None and left is None and entry.object is None:
+        gone = left is None and entry.object is None
+        going = self._core.backlog.of_name(directory, name) if gone else None
+        if going is not None:
+            # the removal of a checkpoint, held or not, that this one had not to wait for
             state.put(name, Entry(None, going, entry.shared_inode))
-        elif left is None and entry.object is None:
+        elif gone:
             state.forget(name)
         else:
             state.drop(name)

@@ -226,6 +226,10 @@ class Backlog(Lookups):
         self._reindex(parts)
         return bool(parts)
 
+    def is_needed(self, op: Op) -> bool:
+        """Whether something issued since needs the TRASH `op` done: it cannot be held."""
+        return self._removals.is_needed(self._items[op.row])
+
     def release_removal(self, op: Op) -> None:
         """End that hold, if there is one: all of it is in the order again."""
         self._let_go(self._removals.ended(self._items[op.row]))

@@ -9,7 +9,7 @@ from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item
 from tierfs.order.retract import removal_of
 
-_NEED_NO_NAME = frozenset({OpKind.SEAL, OpKind.REOPEN, OpKind.SETATTR})
+_TAKERS = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME, OpKind.MKDIR})
 
 
 class HeldRemovals:
@@ -24,7 +24,7 @@ class HeldRemovals:
 
     def hold(self, trash: Item, reason: str) -> list[Item]:
         """All parts of the removal, now held; none when something issued since needs it done."""
-        if any(self._needing(trash)):
+        if self.is_needed(trash):
             return []
         parts = removal_of(self._in, trash)
         for item in parts:
@@ -32,16 +32,22 @@ class HeldRemovals:
         self._parts[trash] = parts
         return parts
 
+    def is_needed(self, trash: Item) -> bool:
+        """Whether something issued since needs the removal done; then it cannot be held."""
+        return any(self._needing(trash))
+
     def ended(self, trash: Item) -> list[Item]:
         """The parts of the removal, which is not held from now on; none when it was not."""
         return [item for item in self._parts.pop(trash, []) if item.held is not None]
 
     def ended_by(self, op: Op) -> list[Item]:
         """The same of all removals that `op`, which is being issued, needs done."""
-        if not self._parts or not _needs_name(op):
+        if not self._parts:
             return []
-        found = [*self._in.held.items((op.parent, op.name))]
-        if op.kind is OpKind.RMDIR:
+        found: list[Item] = []
+        if _takes_name(op):
+            found += self._in.held.items((op.parent, op.name))
+        if op.kind is OpKind.RMDIR and STAGED not in op.fields:
             found += self._in.held.items((op.object, b""))
         return [item for trash in dict.fromkeys(found) for item in self.ended(trash)]
 
@@ -57,14 +63,15 @@ class HeldRemovals:
                     continue
                 if later.op.kind is OpKind.SEAL and key == (op.parent, op.name):
                     break  # it takes the name from `trash`, and what follows needs that instead
-                if _needs_name(later.op):
+                if _takes_name(later.op):
                     yield later
 
 
-def _needs_name(op: Op) -> bool:
-    """Whether nothing else may stand where `op` makes or takes a name.
+def _takes_name(op: Op) -> bool:
+    """Whether nothing else may stand where `op` makes a name.
 
-    A SEAL exchanges the two, and an unsealed checkpoint has another name on the shared tier.
+    A SEAL exchanges the two, and an unsealed checkpoint has another name on the shared tier. A
+    removal takes away what such an op made, or what is not there: it finds the name taken by
+    another inode, and that is nothing to it.
     """
-    staged = STAGED in op.fields and op.kind in (OpKind.MKDIR, OpKind.RMDIR)
-    return not staged and op.kind not in _NEED_NO_NAME
+    return op.kind in _TAKERS and not (op.kind is OpKind.MKDIR and STAGED in op.fields)

@@ -16,9 +16,6 @@ from tierfs.writeback.settings import WritebackSettings
 FULL = frozenset({"ENOSPC", "EDQUOT"})
 """Reasons of failures that mean that the shared tier is full."""
 
-TAKERS = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME})
-"""Ops that need the name of a removed checkpoint for something that is none."""
-
 LOOK_SECONDS = 5.0
 """How often the time that held removals have left is looked at."""
 
@@ -43,7 +40,7 @@ class Removals:
         backlog = self._rooms.backlog
         if op.row in self._purged or backlog.is_going(op.scope):
             return True
-        if any(one.kind in TAKERS for one in backlog.behind_at(op)):
+        if op.kind is OpKind.TRASH and backlog.is_needed(op):
             return True
         limit = self.settings.full_hold if self._is_full() else self.settings.delete_hold
         return time.time_ns() - op.timestamp_ns >= limit * 1e9
