@@ -313,6 +313,7 @@ class DirectoryRecord:
     Attributes:
         inode: its inode there; None while its MKDIR is pending.
         tagged: whether it carries our id as xattr ``user.tierfs.id``.
+        tag: the id that it carries instead: another node made it.
     """
 
     id: ObjectId
@@ -320,6 +321,7 @@ class DirectoryRecord:
     name: Name
     inode: int | None = None
     tagged: bool = False
+    tag: ObjectId | None = None
 
 
 @dataclass(slots=True)

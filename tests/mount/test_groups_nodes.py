@@ -241,12 +241,8 @@ def test_none_is_published_that_a_lost_node_had_not_sent_all_of(pair: tuple[Node
     assert contents(there) == dict.fromkeys(FILES, "one")
 
 
-@pytest.mark.soak
 def test_two_nodes_that_make_one_checkpoint_at_the_same_time(pair: tuple[Node, Node]) -> None:
-    """Ranks that all make the directory, and wait for nobody.
-
-    It fails now and then: a known fault (docs/DEVIATIONS.md).
-    """
+    """Ranks that all make the directory, and wait for nobody."""
     ranks = []
     for number in range(3):
         for rank, node in enumerate(pair):

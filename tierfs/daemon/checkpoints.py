@@ -79,7 +79,7 @@ class CheckpointReport:
         core, problems = self._rooms.fs.core, []
         for seen in found:
             if seen.unsealed and core.groups.get(seen.directory) is None:
-                record, _ = await core.on_shared(self._recorded, seen.directory)
+                record, _ = await core.on_shared(self._recorded, core.places.group(seen.directory))
                 if record is not None and record.broken:
                     problems.append(Problem(path=self._path(seen), reason=record.broken))
         return problems
@@ -113,7 +113,7 @@ class CheckpointReport:
 
     async def _add(self, seen: Seen, found: _Lists) -> None:
         core = self._rooms.fs.core
-        record, manifest = await core.on_shared(self._recorded, seen.directory)
+        record, manifest = await core.on_shared(self._recorded, core.places.group(seen.directory))
         if not seen.unsealed:
             if seen.moving:
                 each = self._whole(seen, record, manifest, "its rename is not committed")

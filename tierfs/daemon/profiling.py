@@ -106,7 +106,7 @@ class Profiling:
             )  # fmt: skip
         content = await self._walked(directory)
         if core.groups.is_unsealed(directory):
-            record = await core.on_shared(core.shared.last_record, directory)
+            record = await core.on_shared(core.shared.last_record, core.places.group(directory))
             if record is not None and record.broken:
                 lost = {"cannot be committed": _names(record.files)}
                 return _Case(content, Decision.BROKEN.value, record.broken, said=lost)

@@ -247,6 +247,7 @@ def _assemble(
         writeback_settings(settings), fs.outcomes,
         is_group=lambda name: patterns.profile_of(name) is not None,
         edit=core.groups.edit,
+        on_published=fs.outcomes.published_elsewhere,
         local_threads=pools.local,
     )  # fmt: skip
     goes_on = succession is not None and succession.device is not None

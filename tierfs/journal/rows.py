@@ -139,15 +139,16 @@ def object_of(row: Sequence[Any]) -> ObjectRecord:
 
 def _directory_row(record: DirectoryRecord) -> tuple[Any, ...]:
     inode = _stored_or_null(record.inode)
-    return record.id, record.parent, record.name, inode, int(record.tagged)
+    return record.id, record.parent, record.name, inode, record.tag or int(record.tagged)
 
 
 def directory_of(row: Sequence[Any]) -> DirectoryRecord:
     """The record in a row of SELECT_DIRECTORIES."""
     directory_id, parent, name, inode, tagged = row
     return DirectoryRecord(
-        ObjectId(directory_id), ObjectId(parent), name, _unsigned_or_none(inode), bool(tagged)
-    )
+        ObjectId(directory_id), ObjectId(parent), name, _unsigned_or_none(inode), tagged == 1,
+        ObjectId(tagged) if tagged > 1 else None,
+    )  # fmt: skip
 
 
 def _group_row(record: GroupRecord) -> tuple[Any, ...]:

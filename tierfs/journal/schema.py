@@ -69,7 +69,7 @@ CREATE TABLE directory (
     parent INTEGER NOT NULL,
     name   BLOB NOT NULL,
     inode  INTEGER,                -- NULL: its MKDIR is pending
-    tagged INTEGER NOT NULL        -- 1: carries the id as xattr user.tierfs.id
+    tagged INTEGER NOT NULL        -- 1: carries the id as xattr user.tierfs.id; more: carries that
 );
 
 -- Local copies of committed files.

@@ -420,16 +420,20 @@ class Core(Objects):
         """Notes a directory that its MKDIR will make on the shared tier."""
         self.places.add(DirectoryRecord(directory, parent, name))
 
-    def directory_record(self, directory: ObjectId, location: Location, *, tagged: bool) -> None:
-        """Notes where a directory was seen on the shared tier."""
+    def directory_record(
+        self, directory: ObjectId, location: Location, *, tagged: bool, tag: ObjectId | None = None
+    ) -> None:
+        """Notes where a directory was seen on the shared tier, and which id it carries there."""
         known = self.places.record(directory)
         if known is not None and known.inode == location.inode:
-            if (known.parent, known.name) != (location.directory, location.name):
+            was, known.tag = known.tag, tag or known.tag
+            moved = (known.parent, known.name) != (location.directory, location.name)
+            if moved or was != known.tag:
                 known.parent, known.name = location.directory, location.name
                 if self.tree.directories[directory].pins:
                     self.journal.post(SaveDirectory(known))
             return
         record = DirectoryRecord(
-            directory, location.directory, location.name, location.inode, tagged
+            directory, location.directory, location.name, location.inode, tagged, tag
         )
         self.places.add(record)

@@ -7,6 +7,7 @@ Called by the write-back in the synchronous step that ends the op; what takes I/
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from tierfs.model import (
     ObjectId,
     Op,
     OpKind,
+    Reopen,
     Signature,
 )
 from tierfs.namespace.chores import Chores
@@ -29,7 +31,10 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.grouping.leaving import sealed_meanwhile
 from tierfs.namespace.overlay.nodes import Entry, LocalObject, Location, Node
 from tierfs.order import names
+from tierfs.shared import unstaged_name
 from tierfs.writeback import Outcome, OutcomeKind
+
+log = logging.getLogger(__name__)
 
 
 class Outcomes:
@@ -58,6 +63,9 @@ class Outcomes:
         left = outcome.st.st_ino if outcome.st is not None else None
         if op.kind is OpKind.MKDIR and STAGED in op.fields:
             self._settle_staged(op)
+            record = self._core.places.record(op.object)
+            if record is not None and record.inode and unstaged_name(record.name) is None:
+                self._ended_elsewhere(op.object, op.parent)
         elif op.kind not in (OpKind.SEAL, OpKind.TRASH, OpKind.REOPEN) or OLDER in op.fields:
             changes += self._settle_name(op.parent, op.name, op, left)
         if op.kind is OpKind.RENAME and op.parent2 is not None and op.name2 is not None:
@@ -224,7 +232,9 @@ class Outcomes:
     def _sealed(self, op: Op, st: os.stat_result | None) -> list[Change]:
         if st is None:
             return []
-        self._tree.stands_at(op.object, Location(op.parent, op.name, st.st_ino), tagged=True)
+        record = self._core.places.record(op.object)
+        tagged = record is None or record.tagged
+        self._tree.stands_at(op.object, Location(op.parent, op.name, st.st_ino), tagged=tagged)
         # who is just being told where it stood before would take it for unsealed once more
         self._tree.directories[op.parent].look_again(op.name)
         return self._save_directory(op.object)
@@ -332,6 +342,34 @@ class Outcomes:
         else:
             state.put(op.name, Entry(None, going, entry.shared_inode))
 
+    def published_elsewhere(self, directory: ObjectId, st: os.stat_result) -> None:
+        """The checkpoint `directory`, staged when it was seen last, was published by another node.
+
+        What is pending in it concerns a sealed one from now on.
+        """
+        core, tree = self._core, self._tree
+        record = core.places.record(directory)
+        name = None if record is None else unstaged_name(record.name)
+        if record is None or name is None:
+            return
+        log.info("checkpoint %s: was published by another node", os.fsdecode(name))
+        with core.journal.together():
+            core.places.move(directory, record.parent, name)
+            location = Location(record.parent, name, st.st_ino)
+            tree.stands_at(directory, location, tagged=record.tagged)
+            tree.directories[record.parent].look_again(name)
+            core.journal.post(*self._save_directory(directory))
+            self._ended_elsewhere(directory, record.parent)
+
+    def _ended_elsewhere(self, directory: ObjectId, parent: ObjectId) -> None:
+        core = self._core
+        for op in list(core.backlog.ops_of_object(directory)):
+            if op.kind is OpKind.REOPEN and op.flags == Reopen.UNLISTED:
+                core.drop_op(op)
+        core.groups.end(directory)
+        sealed_meanwhile(core, directory)
+        core.groups.sealed(parent)
+
     def _settle_group(self, op: Op, left: int | None, *, committed: bool) -> None:
         groups = self._core.groups
         if op.kind is not OpKind.SEAL:
@@ -344,7 +382,7 @@ class Outcomes:
         if not committed:
             return
         groups.end(op.object)
-        sealed_meanwhile(self._core, op)
+        sealed_meanwhile(self._core, op.object)
         groups.sealed(op.parent)
         state = self._tree.directories.get(op.parent)
         entry = state.entries.get(op.name) if state is not None else None

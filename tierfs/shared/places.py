@@ -72,7 +72,7 @@ class Places:
         """
         path = self.path(directory)
         record = self._records[directory]
-        return Place(path, record.inode, directory if record.tagged else None)
+        return Place(path, record.inode, directory if record.tagged else record.tag)
 
     def add(self, record: DirectoryRecord) -> None:
         """Make a directory known; its parent need not be known yet."""
@@ -91,10 +91,22 @@ class Places:
         record = self._records[directory]
         record.parent, record.name = parent, name
 
-    def made(self, directory: ObjectId, inode: int, tagged: bool) -> None:
-        """The MKDIR of `directory` was committed, or the one found there was adopted."""
+    def carrying(self, id: ObjectId) -> DirectoryRecord | None:
+        """The known directory that has `id` on the shared tier; looks at all of them."""
+        own = self._records.get(id)
+        return own or next((each for each in self._records.values() if each.tag == id), None)
+
+    def group(self, directory: ObjectId) -> ObjectId:
+        """The id under which all nodes know the checkpoint `directory`: that which it carries."""
+        record = self._records.get(directory)
+        return directory if record is None or record.tag is None else record.tag
+
+    def made(
+        self, directory: ObjectId, inode: int, tagged: bool, tag: ObjectId | None = None
+    ) -> None:
+        """The MKDIR of `directory` was committed, or the one found there, with `tag`, adopted."""
         record = self._records[directory]
-        record.inode, record.tagged = inode, tagged
+        record.inode, record.tagged, record.tag = inode, tagged, tag
 
     def forget(self, directory: ObjectId) -> None:
         """`directory` is gone, or nothing pending needs it any more. Root and trash stay."""

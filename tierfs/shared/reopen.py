@@ -85,6 +85,17 @@ class Reopening(Sealing):
             self.system.fsync_dir("reopen.fsync_dir", directory)
             return self._compare(directory, name)
 
+    def join_group(self, place: Place, name: Name, group: ObjectId, inode: int) -> Record:
+        """Take part in `group`, which another member has made in the directory `inode` just now.
+
+        BlockingIOError while that publishes it.
+        """
+        last = self.last_record(group)
+        if last is None or last.inode != inode:  # made by one that says so only afterwards
+            return self.open_group(place, name, group, inode)
+        staged = os.path.join(place.path, layout.staging_name(name))
+        return self.reopen_unlisted(Place(staged, inode, group), group)
+
     def trash(self, place: Place, name: Name, inode: int, group: ObjectId) -> Trashed:
         """As above; a next generation that a lost node left staged goes to quarantine with it.
 
@@ -135,6 +146,8 @@ class Reopening(Sealing):
         parent, name = os.path.split(place.path)
         final = Place(parent), layout.unstaged_name(name) or name
         last = self.last_record(group)
+        if last is not None and self._is_published_elsewhere(group, last):
+            raise busy(last)
         shared = self._shared_with_sealed(*final, group, last)
         with self.opened(place) as top:
             files = (
@@ -166,6 +179,12 @@ class Reopening(Sealing):
         begun = self.begin(group, record)
         self.forget_linked(group, last.generation - 1)
         return begun
+
+    def _is_published_elsewhere(self, group: ObjectId, last: Record) -> bool:
+        """Whether another member that may live publishes it, which it does at once."""
+        if last.state is not GroupState.SEALING or last.member == self.member:
+            return False
+        return self.others(group, last) is not Others.GONE
 
     def _shared_with_sealed(
         self, place: Place, name: Name, group: ObjectId, last: Record | None

@@ -38,9 +38,14 @@ class Sealing(Sums):
     can_exchange = True
 
     def open_group(self, place: Place, name: Name, group: ObjectId, inode: int) -> Record:
-        """Record that `group` is being written in the directory `inode`; may be called again."""
-        record = Record(state=GroupState.OPEN, inode=inode, path=_path(place, name))
-        return self.begin(group, record)
+        """Record that `group` is being written in the directory `inode`; may be called again.
+
+        Others may have begun, or come to the end: then this member takes part, or comes too late.
+        """
+        last = self.last_record(group)
+        if last is None or last.inode != inode:
+            last = Record(state=GroupState.OPEN, inode=inode, path=_path(place, name))
+        return self.begin(group, last) if last.is_unsealed else last
 
     def seal(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ import trio
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
 from tierfs.model import BLIND, REMOVALS, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
-from tierfs.shared import Rebuilt, Staged
+from tierfs.shared import Rebuilt, Staged, unstaged_name
 from tierfs.writeback import group_steps, steps, taken
 from tierfs.writeback.failures import path_of
 from tierfs.writeback.removals import Removals
@@ -52,12 +53,14 @@ class Actions:
         removals: Removals,
         is_group: Callable[[Name], bool],
         edit: Callable[[ObjectId], bool],
+        on_published: Callable[[ObjectId, os.stat_result], None],
     ) -> None:
         self._rooms = rooms
         self._stager = stager
         self._removals = removals
         self._is_group = is_group
         self._edit = edit
+        self._on_published = on_published
         self._times = DirectoryTimes(rooms.backlog)
         self._late_send, self._late = trio.open_memory_channel[Due](math.inf)
 
@@ -68,12 +71,42 @@ class Actions:
         NothingToDo, LocalFailure, and OSError of the shared tier. `phase` is PUBLISHING after
         that only where it could not be found out whether the op has happened.
         """
+        try:
+            return await self._brought(op)
+        except DirectoryGone:
+            if not await self._published_elsewhere(op):
+                raise
+            raise NotYet from None
+
+    async def _published_elsewhere(self, op: Op) -> bool:
+        """Whether the checkpoint of `op` has its final name since: another node gave it that.
+
+        What is pending in it goes there.
+        """
+        places = self._rooms.places
+        for directory in dict.fromkeys((*op.scope, *(op.scope2 or ()), op.object)):
+            record = places.record(directory)
+            name = None if record is None else unstaged_name(record.name)
+            if record is None or name is None or record.inode is None:
+                continue
+            inode, look = record.inode, group_steps.published_elsewhere
+            place = places.place(record.parent)
+            found = await self._rooms.on_shared(look, self._rooms.shared, place, name, inode)
+            known = places.record(directory)
+            if found is not None and known is not None and known.inode == inode:
+                if unstaged_name(known.name) is not None:
+                    self._on_published(directory, found.st)
+                return True
+        return False
+
+    async def _brought(self, op: Op) -> Applied:
         applied = await self._resume(op) if op.phase is Phase.PUBLISHING else None
         if applied is None:
             applied = await self._apply(op)
         if op.kind is OpKind.MKDIR and STAGED in op.fields and applied.st is not None:
-            call, inode = self._call(op), applied.st.st_ino
-            await self._rooms.on_shared(group_steps.record_open, self._rooms.shared, call, inode)
+            fresh = self._rooms.backlog.removal_of(op.parent, op.name) is None
+            join = partial(group_steps.take_part, applied, fresh)
+            applied = await self._rooms.on_shared(join, self._rooms.shared, self._call(op))
         await self.put_times_right(op, applied)
         return applied
 
@@ -124,7 +157,7 @@ class Actions:
                 places.move(op.other, op.parent2, op.name2)
                 changes.append(SaveDirectory(record))
         if op.kind is OpKind.MKDIR and known and applied.st is not None:
-            places.made(op.object, applied.st.st_ino, applied.tagged)
+            places.made(op.object, applied.st.st_ino, applied.tagged, applied.tag)
         elif op.kind in (OpKind.RENAME, OpKind.SEAL) and known:
             places.move(op.object, op.parent, op.name)
         elif op.kind is OpKind.RMDIR:
@@ -145,10 +178,11 @@ class Actions:
         places = self._rooms.places
         id_ = directory.id if directory.path else op.object
         # inodes come again: only a directory without an id is looked for by its own
-        record = places.at_inode(directory.old_inode) if id_ is None else places.record(id_)
+        record = places.at_inode(directory.old_inode) if id_ is None else places.carrying(id_)
         if record is None:
             return []
-        places.made(record.id, directory.inode, directory.id == record.id)
+        tagged = directory.id == record.id
+        places.made(record.id, directory.inode, tagged, None if tagged else directory.id)
         return [SaveDirectory(record)]
 
     # -- the kinds --------------------------------------------------------------------------------
@@ -229,6 +263,10 @@ class Actions:
             self._check(op)
             if op.attr_version == version:
                 break
+        if STAGED in op.fields:  # whoever finds it there finds who takes part
+            record = group_steps.record_open
+            await rooms.on_shared(record, rooms.shared, self._call(op), staged.inode)
+            self._check(op)
         applied = await self._publish(op, staged)
         self._stager.used(op)
         return applied
@@ -258,7 +296,7 @@ class Actions:
 
     async def _seal(self, op: Op) -> Applied:
         going = self._rooms.backlog.removal_of(op.parent, op.name)
-        replaced = None if going is None else going.object
+        replaced = None if going is None else self._rooms.places.group(going.object)
         return await self._change_names(op, group_steps.seal(replaced))
 
     async def _trash(self, op: Op) -> Applied:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tierfs.errors import DirectoryGone
@@ -11,7 +13,7 @@ from tierfs.model import OLDER, TRASH, Kind, Name, ObjectId, Reopen
 from tierfs.order import names
 from tierfs.order.classify import SMALL_BYTES
 from tierfs.order.spellings import names_it
-from tierfs.shared import Found, ManifestLine, Place, SharedTier, staging_name
+from tierfs.shared import Entry, Found, ManifestLine, Place, SharedTier, staging_name
 from tierfs.writeback.results import Applied, NothingToDo
 from tierfs.writeback.steps import Call, FinalCall
 
@@ -26,11 +28,11 @@ def seal(replaced: ObjectId | None) -> FinalCall:
 
 def _seal(replaced: ObjectId | None, shared: SharedTier, call: Call) -> Applied:
     assert call.inode is not None
-    record = shared.last_record(call.object)
+    record = shared.last_record(call.group)
     stale = record.stale if record is not None else frozenset()
     try:
         st = shared.seal(
-            call.place, call.name, call.object, call.inode,
+            call.place, call.name, call.group, call.inode,
             manifest=_manifest(shared, call, stale), replaced=replaced, stale=stale, row=call.row,
         )  # fmt: skip
     except FileNotFoundError:
@@ -44,7 +46,7 @@ def _manifest(
     staged = Place(b"/".join(filter(None, (call.place.path, staging_name(call.name)))), call.inode)
     try:
         found = shared.walk(staged)
-        back = shared.taken_back(call.place, call.name, call.object, stale)
+        back = shared.taken_back(call.place, call.name, call.group, stale)
     except DirectoryGone:
         return []  # it is published already, by an attempt that did not come to its end
     return [
@@ -66,11 +68,11 @@ def trash(shared: SharedTier, call: Call) -> Applied:
     """Take a sealed checkpoint away in one rename."""
     assert call.inode is not None
     if OLDER in call.fields:
-        shared.trash_older(call.place, call.name, call.inode, call.object)
-        shared.forget_group(call.object)
+        shared.trash_older(call.place, call.name, call.inode, call.group)
+        shared.forget_group(call.group)
         return Applied(None)
     try:
-        there = shared.trash(call.place, call.name, call.inode, call.object)
+        there = shared.trash(call.place, call.name, call.inode, call.group)
     except FileNotFoundError:
         raise NothingToDo("it was removed or renamed outside this mount") from None
     return Applied(None, stands=(None if there.beside else TRASH, there.name))
@@ -86,15 +88,15 @@ def _reopen(skip: tuple[bytes, ...], shared: SharedTier, call: Call) -> Applied:
         match Reopen(call.flags):
             case Reopen.LINKED:
                 rebuilt = shared.reopen_linked(
-                    call.place, call.name, call.object, call.row, skip=skip
+                    call.place, call.name, call.group, call.row, skip=skip
                 )
                 return Applied(None, rebuilt=tuple(rebuilt), stands=(None, staging_name(call.name)))
             case Reopen.WHOLE:
                 assert call.inode is not None
-                shared.reopen_whole(call.place, call.name, call.object, call.inode)
+                shared.reopen_whole(call.place, call.name, call.group, call.inode)
                 return Applied(None, stands=(None, staging_name(call.name)))
             case Reopen.UNLISTED:
-                shared.reopen_unlisted(call.source, call.object)
+                shared.reopen_unlisted(call.source, call.group)
                 return Applied(None)
     except FileNotFoundError:
         raise NothingToDo("it was removed or renamed outside this mount") from None
@@ -103,6 +105,47 @@ def _reopen(skip: tuple[bytes, ...], shared: SharedTier, call: Call) -> Applied:
 def record_open(shared: SharedTier, call: Call, inode: int) -> None:
     """Say on the shared tier that a checkpoint is being written."""
     shared.open_group(call.place, call.name, call.object, inode)
+
+
+def take_part(made: Applied, fresh: bool, shared: SharedTier, call: Call) -> Applied:
+    """Say that this member writes the checkpoint that the MKDIR `call` has `made`, or found.
+
+    Another node may have made it at the same moment: all write as one what is one directory,
+    whatever each calls it. It may have published it, too; where nothing of that name was known here
+    (`fresh`) that is the directory which is meant, and what was made beside it is taken back.
+    """
+    assert made.st is not None
+    standing = shared.lookup(call.place, call.name) if fresh and made.tag is None else None
+    published = standing is not None and standing.directory_id not in (None, call.object)
+    if published and _taken_back(shared, call, made.st.st_ino):
+        assert standing is not None
+        shared.forget_group(call.object)
+        return replace(
+            made, st=standing.st, adopted=True, tagged=False, tag=standing.directory_id,
+            stands=(None, call.name),
+        )  # fmt: skip
+    if made.tag is None:
+        shared.open_group(call.place, call.name, call.object, made.st.st_ino)
+    else:
+        shared.forget_group(call.object)
+        shared.join_group(call.place, call.name, made.tag, made.st.st_ino)
+    return made
+
+
+def _taken_back(shared: SharedTier, call: Call, inode: int) -> bool:
+    """Whether the directory that was just made could be removed: nobody has used it."""
+    try:
+        return shared.rmdir(call.place, call.there, inode)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+
+
+def published_elsewhere(shared: SharedTier, place: Place, name: Name, inode: int) -> Entry | None:
+    """What stands as `name` in `place`, if it is the staged checkpoint `inode`."""
+    found = shared.lookup(place, name)
+    return found if found is not None and found.st.st_ino == inode else None
 
 
 def other_sealed(

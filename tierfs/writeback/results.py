@@ -19,6 +19,7 @@ class Applied:
         before, after: mtimes of the directories whose content it changed.
         adopted: MKDIR: the directory was there, made by somebody else.
         tagged: MKDIR: it carries our id.
+        tag: MKDIR: the id that it carries instead.
         stands: where a directory stands now: directory id (None: where it was) and name there.
         rebuilt: the directories of a new generation of a checkpoint.
         xattrs: of a directory that was made or whose xattrs were changed; None: not known.
@@ -29,6 +30,7 @@ class Applied:
     after: dict[ObjectId, int] = field(default_factory=dict)
     adopted: bool = False
     tagged: bool = False
+    tag: ObjectId | None = None
     other: os.stat_result | None = None
     stands: tuple[ObjectId | None, Name] | None = None
     rebuilt: tuple[Rebuilt, ...] = ()

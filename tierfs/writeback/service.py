@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ class WriteBack:
     All methods belong to the trio thread. `clock` is monotonic and must be the clock that every
     other user of `backlog` passes as `now`. `is_group`: whether a directory of that name is a
     checkpoint, if it lies in none. `edit`: unseals a checkpoint whose end marker is about to be
-    removed, if it must be. `on_outcome` is called in the synchronous step that
+    removed, if it must be. `on_published`: told of a checkpoint that was found published by another
+    node, and what has its name. `on_outcome` is called in the synchronous step that
     ends an op, after `backlog.remove`; the changes it returns are posted to the journal in the
     same post as those of this room.
 
@@ -88,6 +90,7 @@ class WriteBack:
         *,
         is_group: Callable[[Name], bool] = lambda name: False,
         edit: Callable[[ObjectId], bool] = lambda group: False,
+        on_published: Callable[[ObjectId, os.stat_result], None] = lambda group, st: None,
         local_threads: Pool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,7 +103,9 @@ class WriteBack:
         self._syncer = Syncer(self._rooms, self.pace, self.wake, self._marked)
         self._stager = Stager(self._rooms)
         self.removals = Removals(self._rooms, settings, lambda: self._retries.met(FULL), is_group)
-        self._actions = Actions(self._rooms, self._stager, self.removals, is_group, edit)
+        self._actions = Actions(
+            self._rooms, self._stager, self.removals, is_group, edit, on_published
+        )
         self._recovery = Recovery(self._rooms, self._actions, settings)
         self._flushes = Flushes(self._rooms, self._stager, settings)
         self._through = Through(

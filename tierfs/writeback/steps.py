@@ -42,6 +42,7 @@ class Call:
     """One op, with the directories that it concerns as they stood when the call was made.
 
     Attributes:
+        group: what other nodes call the directory `object`, if it is one.
         place, place2: of `name` and `name2`; b"" as the name is the directory itself. Of REOPEN
             `place2` is the directory that it is about.
         inode: what is meant: by `name` of UNLINK, RMDIR and SETATTR, by `name2` of RENAME and
@@ -51,6 +52,7 @@ class Call:
     row: int
     kind: OpKind
     object: ObjectId
+    group: ObjectId
     place: Place
     name: Name
     place2: Place | None
@@ -81,7 +83,7 @@ class Call:
             # a new generation since has made another one of it
             inode = op.staged_inode or record.inode or inode
         return cls(
-            op.row, op.kind, op.object, place, name, place2, name2,
+            op.row, op.kind, op.object, places.group(op.object), place, name, place2, name2,
             place.inode if name == b"" else inode, op.flags, op.overwrites, op.fields,
             {directory: places.place(directory) for directory in directories},
         )  # fmt: skip
@@ -161,10 +163,12 @@ def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
         st = shared.publish_file(staged, call.place, call.name)
         return Applied(st)
     entry = shared.publish_directory(staged, call.place, call.there)
+    tagged = entry.directory_id == call.object
     return Applied(
         entry.st,
         adopted=entry.st.st_ino != staged.inode,
-        tagged=entry.directory_id == call.object,
+        tagged=tagged,
+        tag=None if tagged else entry.directory_id,
         xattrs=_xattrs(shared, call.place, call.there, entry.st),
     )
 
@@ -200,7 +204,7 @@ def remove(shared: SharedTier, call: Call) -> Applied:
         raise NothingToDo("files that were not removed here are in it")
     gone = STAGED in call.fields and OLDER not in call.fields
     if gone or call.place.path == TRASH_PATH:
-        shared.forget_group(call.object)
+        shared.forget_group(call.group)
     return Applied(None)
 
 
@@ -249,7 +253,7 @@ def _xattrs(
 
 def outcome(shared: SharedTier, call: Call) -> Applied | None:
     """What became of an op whose final call may have happened: None when it has not."""
-    if not shared.happened(call.kind, call.place, call.there, call.meant, call.object):
+    if not shared.happened(call.kind, call.place, call.there, call.meant, call.group):
         return None
     entry = shared.lookup_staged(call.place, call.there)
     return Applied(

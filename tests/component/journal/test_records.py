@@ -86,13 +86,15 @@ async def test_objects_and_directories(journal: Journal) -> None:
     link = ObjectRecord(new_object_id(), Kind.SYMLINK, data=True)
     made = DirectoryRecord(new_object_id(), ROOT, b"d\xff", inode=2**63, tagged=True)
     pending = DirectoryRecord(new_object_id(), made.id, b"e")
-    journal.post(SaveObject(stub), SaveObject(link), SaveDirectory(made), SaveDirectory(pending))
+    other = DirectoryRecord(new_object_id(), made.id, b"f", inode=5, tag=new_object_id())
+    journal.post(SaveObject(stub), SaveObject(link), *map(SaveDirectory, (made, pending, other)))
     await journal.written()
     loaded = journal.load()
     assert {o.id: o for o in loaded.objects} == {stub.id: stub, link.id: link}
-    assert {d.id: d for d in loaded.directories} == {made.id: made, pending.id: pending}
+    assert {d.id: d for d in loaded.directories} == {d.id: d for d in (made, pending, other)}
 
-    await journal.post(DropObject(stub.id), DropDirectory(pending.id)).written()
+    dropped = DropDirectory(pending.id), DropDirectory(other.id)
+    await journal.post(DropObject(stub.id), *dropped).written()
     loaded = journal.load()
     assert (loaded.objects, loaded.directories) == ([link], [made])
 

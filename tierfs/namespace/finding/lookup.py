@@ -265,9 +265,19 @@ class Lookup:
         )
         if node.directory is not None:
             tagged = found.directory_id == node.directory
-            self._core.directory_record(node.directory, location, tagged=tagged)
+            tag = None if tagged else self._tag(state, name, found)
+            self._core.directory_record(node.directory, location, tagged=tagged, tag=tag)
             self._core.groups.seen(state, name, node.directory, unsealed=there not in (None, name))
         return node
+
+    def _tag(self, state: DirectoryState, name: Name, found: SharedEntry) -> ObjectId | None:
+        """The id that the directory `name` carries, though it is known by another one here.
+
+        None where that is the id of a directory elsewhere: somebody copied that with its xattrs.
+        """
+        tag = found.directory_id
+        known = None if tag is None else self._tree.directories.get(tag)
+        return tag if known is None or (known.parent, known.name) == (state.id, name) else None
 
     # -- attributes ----------------------------------------------------------------------------
 

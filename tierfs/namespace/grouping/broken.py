@@ -53,7 +53,7 @@ class Broken:
         if marked:
             why = f"{os.fsdecode(inside(marked[0], depth))}: {marked[0].error or marked[0].mark}"
         try:
-            await core.on_shared(core.shared.note_broken, group.id, why, files)
+            await core.on_shared(core.shared.note_broken, core.places.group(group.id), why, files)
         except OSError as error:
             name = os.fsdecode(group.name)
             log.debug("checkpoint %s: its state cannot be noted: %s", name, error)

@@ -8,7 +8,7 @@ import logging
 import os
 
 from tierfs.journal import SaveOp
-from tierfs.model import OLDER, STAGED, Name, Op, OpKind, Phase
+from tierfs.model import OLDER, STAGED, Name, ObjectId, Op, OpKind, Phase
 from tierfs.namespace.changing.decisions import Decisions
 from tierfs.namespace.core import Core
 from tierfs.namespace.grouping.group import Group
@@ -116,20 +116,21 @@ def give_up(core: Core, state: DirectoryState) -> None:
         core.groups.end(directory)
 
 
-def sealed_meanwhile(core: Core, seal: Op) -> None:
-    """`seal` is committed: what was issued while it was published concerns a sealed checkpoint.
+def sealed_meanwhile(core: Core, directory: ObjectId) -> None:
+    """The checkpoint `directory` is sealed: what was issued in it before, and is pending, concerns
+    a sealed one.
 
     Its removal is one in one rename, its files are not replaced one by one.
     """
     backlog = core.backlog
-    if any(op.kind is OpKind.TRASH for op in backlog.ops_of_object(seal.object)):
+    if any(op.kind is OpKind.TRASH for op in backlog.ops_of_object(directory)):
         return  # it was sealed to be removed (finishing.py)
-    late = [op for op in backlog.under(seal.object) if op is not seal]
+    late = [op for op in backlog.under(directory) if op.kind is not OpKind.SEAL]
     for op in late:
         core.groups.note(op)
         backlog.sealed_around(op)
     removal = next(
-        (op for op in backlog.ops_of_object(seal.object)
+        (op for op in backlog.ops_of_object(directory)
          if op.kind is OpKind.RMDIR and STAGED in op.fields), None,
     )  # fmt: skip
     if removal is not None:

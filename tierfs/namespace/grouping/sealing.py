@@ -190,12 +190,16 @@ class Sealing:
         busy: tuple[str, ...] = ()
         gone: tuple[str, ...] = ()
         if core.places.exists(group.id) and (whole or not (opened or pending or stuck)):
-            record = await core.on_shared(core.shared.last_record, group.id)
+            record = await core.on_shared(core.shared.last_record, core.places.group(group.id))
             if record is not None and record.doubtful:
                 with contextlib.suppress(BlockingIOError):  # somebody else does, or has
-                    record = await core.on_shared(core.shared.settle_doubts, group.id, record)
+                    record = await core.on_shared(
+                        core.shared.settle_doubts, core.places.group(group.id), record
+                    )
             if record is not None:
-                busy, gone = await core.on_shared(core.shared.busy_ones, group.id, record)
+                busy, gone = await core.on_shared(
+                    core.shared.busy_ones, core.places.group(group.id), record
+                )
             waits = record is not None and bool(record.doubtful or busy)
             if whole or not waits or group.record.expect is not None:
                 content = await self._content(group, record)
@@ -248,11 +252,14 @@ class Sealing:
         linked: frozenset[tuple[int, int]] = frozenset()
         if record is not None and record.generation > 1:
             before = record.generation - 1
-            linked = await core.on_shared(core.shared.read_linked, group.id, before)
+            linked = await core.on_shared(
+                core.shared.read_linked, core.places.group(group.id), before
+            )
         back = {}
         if stale and linked:
             taken_back = core.shared.taken_back
-            back = await core.at(group.parent, taken_back, group.name, group.id, stale)
+            known = core.places.group(group.id)
+            back = await core.at(group.parent, taken_back, group.name, known, stale)
         files = [each for each in found if each.kind is not Kind.DIRECTORY]
         return {
             each.path: FoundFile(

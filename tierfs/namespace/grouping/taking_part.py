@@ -88,14 +88,14 @@ class TakingPart:
         core, shared = self._core, self._core.shared
         if core.groups.is_abandoned(group):
             if group.id not in self._left:
-                await core.on_shared(shared.leave_off, group.id)
+                await core.on_shared(shared.leave_off, core.places.group(group.id))
                 self._left.add(group.id)
             return
         self._left.discard(group.id)
         now, said = time.monotonic(), self._said.get(group.id)
         busy = self._is_busy(group, quiet)
         if said is None or said.busy != busy or now - said.at >= self._beat():
-            await core.on_shared(shared.say_alive, group.id, busy)
+            await core.on_shared(shared.say_alive, core.places.group(group.id), busy)
             self._said[group.id] = _Said(busy, now)
 
     def _is_busy(self, group: Group, quiet: float) -> bool:
