@@ -154,6 +154,9 @@ name that the op comes from (RENAME_EXCHANGE)."""
 STALE = "stale"
 """In `Op.fields` of a torn PUT: its checkpoint is written anew since, so it counts no more."""
 
+AS_IS = 1
+"""In `Op.flags` of SEAL: somebody said that it is whole, whoever else writes it."""
+
 OLDER = "older"
 """In `Op.fields` of TRASH: what is taken away is the sealed generation under the name, while the
 directory that the op is about, a newer one, stays staged. In those of RMDIR and RENAME of a staged

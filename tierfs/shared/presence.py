@@ -59,9 +59,13 @@ class Presence(Records):
         self._watched: dict[_Watch, _Watched] = {}
 
     def begin(self, group: ObjectId, record: Record) -> Record:
-        """Make `record` the state of `group`: this member takes part in its generation."""
+        """Make `record` the state of `group`: this member takes part in its generation.
+
+        BlockingIOError where it was made from a record that is not the last one any more.
+        """
         self._take_part(group)
-        return self.advance(group, replace(record, members=record.members | {self.member}))
+        joined = replace(record, members=record.members | {self.member})
+        return self.advance(group, joined, after=record.number or None)
 
     def say_alive(self, group: ObjectId, busy: bool = True) -> None:
         """This member lives, and takes part in `group`; nothing where that was taken from it.

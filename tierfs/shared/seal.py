@@ -15,6 +15,7 @@ from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tierfs.shared import layout
 from tierfs.shared.groups import GroupState, ManifestLine, Record, Replaced
 from tierfs.shared.places import Place
+from tierfs.shared.presence import busy
 from tierfs.shared.sums import Sums
 from tierfs.shared.walk import Found, Incarnation
 
@@ -58,6 +59,7 @@ class Sealing(Sums):
         replaced: ObjectId | None = None,
         stale: Collection[Incarnation] = (),
         row: int = 0,
+        alone: bool = False,
     ) -> os.stat_result:
         """Publish the directory `inode`, staged as ``.staging_NAME``, as `name`.
 
@@ -67,6 +69,8 @@ class Sealing(Sums):
                 else that stands there goes to quarantine.
             stale: files in it that go to quarantine before; those of `taken_back` take their place.
             row: that of the op.
+            alone: only while no other member writes it; else BlockingIOError, however late that
+                one began: before the record SEALING.
 
         Returns the attributes of `name`. Under `name` there is a whole checkpoint at any moment
         if there was one; only where the file system cannot exchange names there is none for a
@@ -80,7 +84,7 @@ class Sealing(Sums):
                 back = self.taken_back(place, name, group, stale)
                 self._prepare(place, directory, name, frozenset(stale), manifest, back, row)
                 self.write_manifest(group, manifest)
-                self._publish_group(place, directory, name, group, inode, replaced)
+                self._publish_group(place, directory, name, group, inode, replaced, alone)
             return self._complete(place, directory, name, group, inode)
 
     def taken_back(
@@ -209,9 +213,10 @@ class Sealing(Sums):
         group: ObjectId,
         inode: int,
         replaced: ObjectId | None,
+        alone: bool,
     ) -> None:
         for _ in range(_TRIES):
-            record = self._intend(place, directory, name, group, inode, replaced)
+            record = self._intend(place, directory, name, group, inode, replaced, alone)
             try:
                 if record.replaces is None:
                     self._rename_into_place(directory, name)
@@ -239,9 +244,12 @@ class Sealing(Sums):
         group: ObjectId,
         inode: int,
         replaced: ObjectId | None,
+        alone: bool,
     ) -> Record:
         """Record, durably, what is going to happen."""
         last = self.last_record(group)
+        if alone and last is not None and last.is_unsealed and self.busy_ones(group, last)[0]:
+            raise busy(last)
         generation = 1 if last is None else last.generation
         standing = self.lookup(place, name)
         old: Replaced | None = None
@@ -263,6 +271,7 @@ class Sealing(Sums):
                 generation=generation,
                 replaces=old,
             ),
+            after=0 if last is None else last.number,
         )
 
     def _trash_of(self, group: ObjectId, inode: int) -> Name:

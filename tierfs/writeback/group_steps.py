@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from tierfs.errors import DirectoryGone
-from tierfs.model import OLDER, TRASH, Kind, Name, ObjectId, Reopen
+from tierfs.model import AS_IS, OLDER, TRASH, Kind, Name, ObjectId, Reopen
 from tierfs.order import names
 from tierfs.order.classify import SMALL_BYTES
 from tierfs.order.spellings import names_it
@@ -34,6 +34,7 @@ def _seal(replaced: ObjectId | None, shared: SharedTier, call: Call) -> Applied:
         st = shared.seal(
             call.place, call.name, call.group, call.inode,
             manifest=_manifest(shared, call, stale), replaced=replaced, stale=stale, row=call.row,
+            alone=call.flags != AS_IS,
         )  # fmt: skip
     except FileNotFoundError:
         raise NothingToDo("it was removed or renamed outside this mount") from None

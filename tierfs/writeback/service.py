@@ -189,6 +189,10 @@ class WriteBack:
         """Return when something was done, or came to be done."""
         await self._wakeup.wait()
 
+    def found_others(self, op: Op) -> bool:
+        """Whether the last attempt at `op` found another node at the same checkpoint."""
+        return self._retries.reason(op) == "EAGAIN"
+
     async def committed(self, op: Op) -> None:
         """Return when `op` is committed or dropped; at once if it is not known here."""
         if self._rooms.alive(op):

@@ -184,3 +184,56 @@ def test_a_seal_that_only_began_is_left_alone(root: Path, open_tier: OpenTier) -
     fail_to_seal(tier, system, "seal.rename", inode)
     assert not other.finish_any_seal(TOP, NAME)
     assert names(root) == [STAGED, ".tierfs"]
+
+
+def test_a_seal_waits_for_who_took_part_after_it_was_decided(
+    root: Path, open_tier: OpenTier
+) -> None:
+    tier, other = open_tier(root), open_tier(root, member="b" * 32)
+    inode = stage_group(tier, root)
+    other.open_group(TOP, NAME, GROUP, inode)
+    with pytest.raises(BlockingIOError):
+        tier.seal(TOP, NAME, GROUP, inode, manifest=[], alone=True)
+    assert tier.group_records(GROUP)[-1].members == {tier.member, other.member}
+    assert (root / STAGED).exists()
+    other.say_alive(GROUP, busy=False)
+    assert tier.seal(TOP, NAME, GROUP, inode, manifest=[], alone=True).st_ino == inode
+    assert other.open_group(TOP, NAME, GROUP, inode).state is GroupState.SEALED
+
+
+def test_nobody_takes_part_between_the_look_and_the_seal(root: Path, open_tier: OpenTier) -> None:
+    """Who comes in between has the number that the record of the seal would have."""
+    system = FaultyOS()
+    tier, other = open_tier(root, system), open_tier(root, member="b" * 32)
+    inode = stage_group(tier, root)
+
+    def join(step: str, *_: object) -> None:
+        if step == "record.publish":
+            system.hook = None
+            other.open_group(TOP, NAME, GROUP, inode)
+
+    system.hook = join
+    with pytest.raises(BlockingIOError):
+        tier.seal(TOP, NAME, GROUP, inode, manifest=[], alone=True)
+    last = tier.last_record(GROUP)
+    assert last is not None
+    assert last.members == {tier.member, other.member}
+    assert (root / STAGED).exists()
+
+
+def test_nobody_takes_part_in_one_that_is_being_published(root: Path, open_tier: OpenTier) -> None:
+    system = FaultyOS()
+    tier, other = open_tier(root, system), open_tier(root, member="b" * 32)
+    inode = stage_group(tier, root)
+
+    def join(step: str, *_: object) -> None:
+        if step == "seal.rename":
+            system.hook = None
+            with pytest.raises(BlockingIOError):
+                other.join_group(TOP, NAME, GROUP, inode)
+
+    system.hook = join
+    assert tier.seal(TOP, NAME, GROUP, inode, manifest=[], alone=True).st_ino == inode
+    last = tier.last_record(GROUP)
+    assert last is not None
+    assert (last.state, last.stale) == (GroupState.SEALED, frozenset())

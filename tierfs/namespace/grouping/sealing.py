@@ -25,7 +25,7 @@ from tierfs.groups import (
     removal,
 )
 from tierfs.groups import Found as FoundFile
-from tierfs.model import STALE, Kind, Mark, Name, ObjectId, OpKind
+from tierfs.model import AS_IS, STALE, Kind, Mark, Name, ObjectId, OpKind, Phase
 from tierfs.namespace.changing.decisions import Decisions
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup
@@ -73,6 +73,7 @@ class Sealing:
                 self._wakeup = trio.Event()
                 self._core.drop_obsolete_pointers()
                 give_up_seals(self._core)
+                self._take_back_seals()
                 now = time.monotonic()
                 for directory in [d for d, at in self._due.items() if at <= now]:
                     del self._due[directory]
@@ -114,6 +115,17 @@ class Sealing:
     async def examine(self, group: Group) -> Facts:
         """What is true of `group` now; OSError where the shared tier does not show it."""
         return await self._facts(group, whole=True)
+
+    def _take_back_seals(self) -> None:
+        """Judge those again that another node began to write before their SEAL had its turn."""
+        for group in self._table:
+            seal = group.seal
+            if seal is None or seal.phase is Phase.PUBLISHING:
+                continue
+            if self._core.writeback.found_others(seal):
+                group.seal = None
+                self._table.drop_seal(seal)
+                self._changed(group)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -176,7 +188,8 @@ class Sealing:
         parent = core.tree.directories[group.parent]
         log.info("checkpoint %s: is sealed: %s", os.fsdecode(group.name), verdict.reason)
         obj = core.directory_object(group.id)
-        group.seal, _ = core.issue(OpKind.SEAL, obj, parent, group.name)
+        as_is = AS_IS if group.record.expect is not None else 0
+        group.seal, _ = core.issue(OpKind.SEAL, obj, parent, group.name, flags=as_is)
         core.writeback.submit(group.seal)
 
     # -- facts -------------------------------------------------------------------------------------
