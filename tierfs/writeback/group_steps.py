@@ -123,7 +123,7 @@ def take_part(made: Applied, fresh: bool, shared: SharedTier, call: Call) -> App
         shared.forget_group(call.object)
         return replace(
             made, st=standing.st, adopted=True, tagged=False, tag=standing.directory_id,
-            stands=(None, call.name),
+            stands=(None, call.name), xattrs=None,
         )  # fmt: skip
     if made.tag is None:
         shared.open_group(call.place, call.name, call.object, made.st.st_ino)
