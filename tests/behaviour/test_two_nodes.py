@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -152,3 +154,30 @@ def test_a_file_begun_before_another_node_publishes_is_added_to_what_that_publis
     for node in (one, other):
         assert sorted(node.listdir(STEP)) == sorted(with_it)
         assert node.read_file(f"{STEP}/__1_0.distcp") == b"other"
+
+
+def test_a_checkpoint_that_is_moved_away_is_none_that_another_node_has_published(
+    make_pair: Pair,
+) -> None:
+    """What is made under its name is a new one, also before the move is committed."""
+    one, _ = make_pair()
+    one.mkdir("run/a")
+    one.write_file("run/a/old", b"old")
+    one.rename("run/a", STEP)
+    one.settle()
+    one.system.hook = unmoved
+    one.rename(STEP, "run/b")
+    one.mkdir(STEP)
+    wait_until(lambda: (one.shared / "run/.staging_step_1").exists(), "it to be made there")
+    assert one.listdir(STEP) == []
+    one.write_file(f"{STEP}/new", b"new")
+    one.system.hook = None
+    one.settle()
+    assert one.listdir("run/b") == ["old"]
+    assert one.listdir(STEP) == ["new"]
+
+
+def unmoved(step: str, _: tuple[object, ...]) -> None:
+    """Nothing is moved on the shared tier."""
+    if step == "rename.rename":
+        raise OSError(errno.EIO, os.strerror(errno.EIO))

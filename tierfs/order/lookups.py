@@ -73,6 +73,10 @@ class Lookups:
                 return op
         return None
 
+    def is_only_of(self, object_id: ObjectId, parent: ObjectId, name: Name) -> bool:
+        """Whether all that is pending and makes, takes or moves the name is of that object."""
+        return all(item.op.object == object_id for item in self._indexes.same.items((parent, name)))
+
     def alone(self, op: Op) -> bool:
         """Whether no other op concerns a name or the object of `op`."""
         item = self._items[op.row]
