@@ -104,7 +104,7 @@ class Actions:
         if applied is None:
             applied = await self._apply(op)
         if op.kind is OpKind.MKDIR and STAGED in op.fields and applied.st is not None:
-            # else what stands under the name there is what this node had there, and moves or removes
+            # else what stands there is what this node had, and is moving or removing
             fresh = self._rooms.backlog.is_only_of(op.object, op.parent, op.name)
             join = partial(group_steps.take_part, applied, fresh)
             applied = await self._rooms.on_shared(join, self._rooms.shared, self._call(op))
