@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from tests.behaviour.workers import Workers
+from tests.harness import wait_until
 from tierfs.errors import JournalError
 from tierfs.model import OpKind
 from tierfs.namespace.callers import Caller
@@ -93,7 +94,7 @@ def check(workers: Workers, *, torn: bool) -> None:
     """What has become of the file once it is closed for good; also in one more worker."""
     for _ in range(2):
         if torn:
-            assert state(workers) == b"torn"
+            wait_until(lambda: state(workers) == b"torn", "it to be torn", timeout=5)
             workers.go()
             assert not (workers.shared / "a").exists()
         else:
@@ -311,6 +312,24 @@ def test_a_torn_file_that_is_only_opened_stays_torn(
     workers.caller = Caller(0, 0, second.pid, 0o022)
     fd = workers.open("a", os.O_RDWR)
     dies(workers, fd, second)
+    check(workers, torn=True)
+
+
+def test_a_torn_file_that_is_only_opened_stays_torn_though_no_row_says_so(
+    workers: Workers, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker dies before the row of the open is written; the open file is remembered."""
+    first, second = processes.begin(), processes.begin()
+    fd = begin(workers, first)
+    kill(first)
+    never(workers, fd, first)
+    workers.caller = Caller(0, 0, second.pid, 0o022)
+    post = workers.rooms.journal.post
+    with monkeypatch.context() as patched:
+        patched.setattr(workers.rooms.journal, "post", lambda *changes, later=False: post())
+        fd = workers.open("a", os.O_RDWR)
+    workers.kill()
+    never(workers, fd, second)
     check(workers, torn=True)
 
 

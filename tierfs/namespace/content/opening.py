@@ -191,8 +191,14 @@ class Opening:
         """The content of a node that is open for writing will be sent."""
         obj = node.object
         gone = node.unlinked or (obj is not None and obj.scratch)
-        if obj is not None and obj.writers and obj.put is None and not gone:
-            self.issue_put(node, obj)
+        if obj is None or not obj.writers or obj.put is not None or gone:
+            return
+        if (name := node.a_name()) is not None and obj.supersedes is None:
+            before = self._core.tree.entry(*name)
+            if before is not None and before.object not in (None, obj):
+                # its row was not written when the worker died: it is on top of that all the same
+                obj.supersedes = before.object.put
+        self.issue_put(node, obj)
 
     def issue_put(self, node: Node, obj: LocalObject) -> None:
         """Issues the op that will send `obj` under the names of `node`: it is open."""
