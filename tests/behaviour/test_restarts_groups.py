@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from tests.behaviour.direct import CALLER
+from tests.behaviour.direct import CALLER, Direct
 from tests.behaviour.test_restarts import FRESH, KNOWN, Machine, Tree
 from tests.harness import LoopDevice
 from tierfs.model import ROOT, OpState
@@ -106,6 +106,22 @@ class JobMachine(GroupMachine):
         if self.model.is_directory(name):
             self.remove_tree(name)
         self.save(name)
+
+
+def test_a_checkpoint_in_a_directory_that_is_renamed_to_one_is_there_after_a_restart(
+    make_direct: Callable[..., Direct],
+) -> None:
+    direct = make_direct()
+    direct.mkdir("a")
+    direct.mkdir("a/checkpoint-2")
+    direct.write_file("a/checkpoint-2/f", b"1")
+    direct.settle()
+    direct.restart(held=True)
+    direct.rename("a", "checkpoint-2")
+    direct.restart(held=True)
+    assert direct.read_file("checkpoint-2/checkpoint-2/f") == b"1"
+    direct.settle()
+    assert direct.read_file("checkpoint-2/checkpoint-2/f") == b"1"
 
 
 @pytest.mark.slow

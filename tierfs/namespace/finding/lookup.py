@@ -159,8 +159,9 @@ class Lookup:
         """
         core = self._core
         names_there = [name]
-        if core.groups.is_group(state, name):
-            staged_first = name in state.unsealed and not self._is_to_be_reopened(state, name)
+        known = name in state.unsealed  # also if what it lies in has the name of a checkpoint now
+        if known or core.groups.is_group(state, name):
+            staged_first = known and not self._is_to_be_reopened(state, name)
             names_there.insert(0 if staged_first else 1, staging_name(name))
         for there in names_there:
             found = await core.at(state.id, core.shared.lookup_staged, there, hasty=hasty)
