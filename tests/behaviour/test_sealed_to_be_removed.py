@@ -60,6 +60,19 @@ def pending(direct: Direct) -> list[OpKind]:
     return direct.run_sync(lambda: [op.kind for op in direct.rooms.backlog.under(ROOT)])
 
 
+def until_sealed(direct: Direct) -> None:
+    wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+
+
+def publish_and_remove(direct: Direct) -> None:
+    """What was finished is on the shared tier then, and its removal is pending."""
+    save(direct)
+    time.sleep(IN_PEACE)
+    remove(direct)
+    direct.go()
+    until_sealed(direct)
+
+
 def until_all_is_held(direct: Direct) -> None:
     backlog = direct.rooms.backlog
     wait_until(
@@ -83,7 +96,7 @@ def test_what_is_published_after_its_removal_does_not_come_back(
     assert OpKind.SEAL in pending(direct)
     direct.go()
     wait_until(lambda: (direct.shared / AT).exists(), "it to be published")
-    wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+    until_sealed(direct)
     assert direct.listdir() == []
     assert not direct.exists(AT)
     assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
@@ -101,11 +114,7 @@ def test_a_removal_goes_when_the_next_of_its_name_is_published_though_that_is_re
 ) -> None:
     """Also if it was another daemon that published it: neither waits for the other one."""
     with job(direct):
-        save(direct)
-        time.sleep(IN_PEACE)
-        remove(direct)
-        direct.go()
-        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        publish_and_remove(direct)
         first = (direct.shared / AT).stat().st_ino
         direct.restart(held=True)
         save(direct)
@@ -114,7 +123,7 @@ def test_a_removal_goes_when_the_next_of_its_name_is_published_though_that_is_re
         assert OpKind.SEAL in pending(direct)
         direct.system.hook = broken
         direct.go()
-        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        until_sealed(direct)
         assert pending(direct).count(OpKind.TRASH) == 2
     direct.system.hook = None
     direct.restart()
@@ -129,11 +138,7 @@ def test_the_last_whole_one_stays_until_the_next_of_its_name_is_published_to_be_
 ) -> None:
     """What the next one needs does not wait for a removal that can only go behind it."""
     with job(direct):
-        save(direct)
-        time.sleep(IN_PEACE)
-        remove(direct)
-        direct.go()
-        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        publish_and_remove(direct)
         first = (direct.shared / AT).stat().st_ino
         direct.restart(held=True)
         direct.mkdir(AT)
@@ -143,7 +148,7 @@ def test_the_last_whole_one_stays_until_the_next_of_its_name_is_published_to_be_
         remove(direct)
         assert OpKind.SEAL in pending(direct)
         direct.restart()
-        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        until_sealed(direct)
     wait_until(lambda: pending(direct).count(OpKind.TRASH) == 1, "the first to go")
     assert (direct.shared / AT).stat().st_ino != first
     assert direct.listdir() == []
@@ -154,11 +159,7 @@ def test_what_was_begun_and_removed_under_the_name_needs_nothing_of_a_removal(
 ) -> None:
     """It is held as the last whole one, and nothing waits for it."""
     with job(direct):
-        save(direct)
-        time.sleep(IN_PEACE)
-        remove(direct)
-        direct.go()
-        wait_until(lambda: OpKind.SEAL not in pending(direct), "the seal to be over")
+        publish_and_remove(direct)
         direct.restart(held=True)
         direct.write_file(AT, b"a file")
         direct.unlink(AT)
