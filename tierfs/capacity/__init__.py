@@ -2,14 +2,12 @@
 
 from tierfs.capacity.backlog import Limits, Turns, Waiting
 from tierfs.capacity.expected import Expectations
-from tierfs.capacity.freeing import Freeing
 from tierfs.capacity.full import Full, Next, what_now
 from tierfs.capacity.promises import Promises, Written
 from tierfs.capacity.watermarks import Marks, Usage, fits, to_evict
 
 __all__ = [
     "Expectations",
-    "Freeing",
     "Full",
     "Limits",
     "Marks",

@@ -6,7 +6,6 @@ import pytest
 
 from tierfs.capacity import (
     Expectations,
-    Freeing,
     Full,
     Limits,
     Marks,
@@ -42,22 +41,6 @@ def test_what_has_to_go(free: int, wanted: int, missing: int) -> None:
 
 def test_a_low_mark_above_the_high_one_is_the_high_one() -> None:
     assert to_evict(Usage(1000, 100), Marks(0.5, 0.8)) == 400
-
-
-def test_room_that_was_made_is_not_made_again_while_it_does_not_show() -> None:
-    freeing = Freeing()
-    freeing.looked(0.0, 100)
-    freeing.removed(0.1, 300)
-    freeing.looked(0.2, 100)
-    assert freeing.coming == 300
-    freeing.looked(0.3, 250)
-    assert freeing.coming == 150
-    freeing.looked(0.4, 200)  # somebody writes
-    assert freeing.coming == 150
-    freeing.looked(1.1, 200)  # blocks of another file, too: they do not come
-    assert freeing.coming == 0
-    freeing.looked(1.2, 500)
-    assert freeing.coming == 0
 
 
 def test_what_fits_stays_below_the_high_mark() -> None:

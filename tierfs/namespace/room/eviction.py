@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from tierfs.capacity import Freeing, Marks, Usage, Written, to_evict
+from tierfs.capacity import Marks, Usage, Written, to_evict
 from tierfs.config import reserve_bytes
 from tierfs.journal import DropClean, TouchClean
 from tierfs.local import ObjectStore
@@ -38,7 +38,6 @@ class Eviction:
         self._written = written
         self._busy = trio.StrictFIFOLock()
         self._wanted = trio.Event()
-        self._freeing = Freeing()
         self.evicted_files = 0
         self.evicted_bytes = 0
         self.in_use = 0
@@ -79,8 +78,7 @@ class Eviction:
         usage = await self._look()
         reserve = core.store.reserve
         kept = reserve_bytes(core.settings.small_reserve, usage.total)
-        wanted = core.promises.wanted + max(0, kept - reserve.held)
-        missing = to_evict(self._soon(usage), self.marks, wanted)
+        missing = to_evict(usage, self.marks, core.promises.wanted + max(0, kept - reserve.held))
         if missing:
             await self._evict(missing)
         if kept != reserve.held:
@@ -128,11 +126,7 @@ class Eviction:
     async def make(self, wanted: int) -> int:
         """Evicts for `wanted` bytes that did not fit; bytes that went, 0: nothing could go."""
         usage = await self._look()
-        return await self._evict(max(wanted, to_evict(self._soon(usage), self.marks)))
-
-    def _soon(self, usage: Usage) -> Usage:
-        """With the room that was made and that the drive does not show yet."""
-        return Usage(usage.total, min(usage.total, usage.free + self._freeing.coming))
+        return await self._evict(max(wanted, to_evict(usage, self.marks)))
 
     @property
     def marks(self) -> Marks:
@@ -152,7 +146,6 @@ class Eviction:
         core = self._core
         now = time.monotonic()
         usage = Usage(*await core.local(core.store.usage))
-        self._freeing.looked(now, usage.free)
         files = self._written(core.promises.numbers())
         core.promises.looked(usage, files, core.settings.reserve, now)
         core.expected.otherwise = core.settings.expect_bytes
@@ -197,9 +190,7 @@ class Eviction:
         going = [r for r in records if r.object in idle and self._may_go(r)]
         await self.drop(going)
         self.evicted_files += len(going)
-        gone = sum(record.bytes for record in going)
-        self.evicted_bytes += gone
-        self._freeing.removed(time.monotonic(), gone)
+        self.evicted_bytes += sum(record.bytes for record in going)
         return [record for record in records if record not in going]
 
     def _may_go(self, record: CleanRecord) -> bool:
