@@ -92,9 +92,7 @@ class Ending:
                 try:
                     if not self.settled(obj):
                         return False
-                    # the first store into what nobody has written to since it was opened leaves one
-                    written = obj.put is not None and obj.put.state is not OpState.OPEN
-                    obj.dirty = obj.dirty or (mapped and written)
+                    obj.dirty = obj.dirty or mapped
                     await self.written(node, obj)
                 except OSError as error:
                     self._drive.doubtful(obj, error)
