@@ -127,7 +127,7 @@ def test_a_checkpoint_in_a_directory_that_is_renamed_to_one_is_there_after_a_res
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
-    # the second one still finds something once in eighty examples (docs/DEVIATIONS.md)
+    # the second one with many examples: TIERFS_TEST_EXAMPLES
     [GroupMachine, pytest.param(JobMachine, marks=pytest.mark.soak)],
 )
 def test_restarts_at_any_point_with_checkpoints(

@@ -14,7 +14,8 @@ import pytest
 
 from tests.behaviour.direct import CALLER, Direct
 from tests.harness import wait_until
-from tierfs.model import ROOT, OpKind
+from tierfs.model import ROOT, Op, OpKind
+from tierfs.namespace.changing.decisions import Decisions
 
 AT = "checkpoint_2"
 FILES = ("model.safetensors", "optimizer.bin", "random_states_0.pkl")
@@ -163,8 +164,82 @@ def test_what_was_begun_and_removed_under_the_name_needs_nothing_of_a_removal(
         direct.restart(held=True)
         direct.write_file(AT, b"a file")
         direct.unlink(AT)
-    assert pending(direct).count(OpKind.UNLINK) == len(FILES) + 1
+    assert pending(direct).count(OpKind.UNLINK) == len(FILES)
     direct.restart()
     until_all_is_held(direct)
     assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
     assert direct.listdir() == []
+
+
+@pytest.mark.parametrize("change", ["unlink", "rename", "discard"])
+def test_a_file_under_the_name_that_goes_again_needs_no_removal_of_its_own(
+    direct: Direct, change: str
+) -> None:
+    """That one would find the checkpoint, whose removal is held; nor does that one come back."""
+    with job(direct):
+        save(direct)
+        time.sleep(IN_PEACE)
+        remove(direct)
+        direct.write_file(AT, b"a file")
+        if change == "unlink":
+            direct.unlink(AT)
+        elif change == "rename":
+            direct.rename(AT, "a")
+        else:
+            (op,) = direct.run_sync(lambda: puts_of(direct, AT))
+            direct.run(Decisions(direct.fs.core).discard, op)
+    seen = {"a"} if change == "rename" else set()
+    assert direct.tree().keys() == seen
+    direct.go()
+    until_sealed(direct)
+    until_all_is_held(direct)
+    assert direct.tree().keys() == seen
+    direct.restart()
+    until_all_is_held(direct)
+    assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
+    assert direct.tree().keys() == seen
+
+
+def puts_of(direct: Direct, name: str) -> list[Op]:
+    """The files that are to be made under `name`."""
+    ops = direct.rooms.backlog.under(ROOT)
+    return [op for op in ops if op.kind is OpKind.PUT and op.name == name.encode()]
+
+
+def test_one_that_is_published_after_the_removal_of_the_one_before_it_is_there(
+    direct: Direct,
+) -> None:
+    """Its seal was pending when that removal ended."""
+    with job(direct):
+        publish_and_remove(direct)
+        until_all_is_held(direct)
+        save(direct)
+        wait_until(lambda: OpKind.PUT not in pending(direct), "all files to be sent")
+        direct.system.hook = refusing(2)
+
+        async def seal_and_remove() -> None:
+            (group,) = direct.fs.core.groups
+            direct.fs.core.groups.ask(group, -1)
+            await direct.fs.sealing.judge_again(group)
+            direct.rooms.writeback.removals.purge(list(direct.rooms.backlog.under(ROOT)))
+
+        direct.run(seal_and_remove)
+        wait_until(lambda: OpKind.RMDIR not in pending(direct), "the removal to be over")
+        assert OpKind.SEAL in pending(direct)
+        assert direct.listdir() == [AT]
+        until_sealed(direct)
+        assert direct.listdir() == [AT]
+        assert sorted(direct.listdir(AT)) == sorted(FILES)
+
+
+def refusing(times: int) -> Callable[[str, tuple[object, ...]], None]:
+    """The first attempts to publish a checkpoint fail."""
+    met = 0
+
+    def hook(step: str, _: tuple[object, ...]) -> None:
+        nonlocal met
+        if step == "seal.open" and met < times:
+            met += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return hook

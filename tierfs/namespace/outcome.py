@@ -318,7 +318,7 @@ class Outcomes:
         if entry.op is not op:
             return self._learn(entry, op, left)
         gone = left is None and entry.object is None
-        going = self._core.backlog.of_name(directory, name) if gone else None
+        going = self._core.backlog.going(directory, name) if gone else None
         if going is not None:
             # the removal of a checkpoint, held or not, that this one had not to wait for
             state.put(name, Entry(None, going, entry.shared_inode))
@@ -336,7 +336,7 @@ class Outcomes:
         entry = state.entries.get(op.name) if state is not None else None
         if state is None or entry is None or entry.op is not op:
             return
-        going = self._core.backlog.of_name(op.parent, op.name)
+        going = self._core.backlog.going(op.parent, op.name)
         if going is None:
             state.drop(op.name)
         else:

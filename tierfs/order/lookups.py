@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tierfs.model import ROOT, Name, ObjectId, Op, OpKind, Phase
+from tierfs.model import REMOVALS, ROOT, Name, ObjectId, Op, OpKind, Phase
 from tierfs.order.classify import Placement
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item
 
 _TAKES_OVER = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME, OpKind.UNLINK})
+_TAKES = REMOVALS | {OpKind.TRASH}
 
 
 class Lookups:
@@ -71,6 +72,17 @@ class Lookups:
             op = item.op
             if op.kind is not OpKind.LINK or (op.parent, op.name) == (parent, name):
                 return op
+        return None
+
+    def going(self, parent: ObjectId, name: Name) -> Op | None:
+        """The removal, held or not, that what is pending under the name ends with.
+
+        It needs no other: a second one would not wait for one that is held, and find what that is
+        to remove. What is published or begun anew stands beside until then.
+        """
+        for item in reversed(self._indexes.same.items((parent, name))):
+            if item.op.kind not in (OpKind.SEAL, OpKind.REOPEN):
+                return item.op if item.op.kind in _TAKES else None
         return None
 
     def is_only_of(self, object_id: ObjectId, parent: ObjectId, name: Name) -> bool:

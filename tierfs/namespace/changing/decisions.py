@@ -8,6 +8,7 @@ import os
 from tierfs.journal import SaveOp
 from tierfs.model import Mark, Op, OpKind, OpState
 from tierfs.namespace.core import Core
+from tierfs.namespace.overlay.nodes import Entry
 
 UNDECIDED = (Mark.TORN, Mark.SUSPECT)
 """Not sent until somebody says so."""
@@ -56,7 +57,9 @@ class Decisions:
             raise OSError(errno.EBUSY, "the file is open", os.fsdecode(op.name))
         core.drop_op(op)
         entry = state.entries.get(op.name)
-        shows = None if entry is None or entry.op is not op else entry.shared_inode
+        going = core.backlog.going(state.id, op.name)
+        hidden = going is not None or entry is None or entry.op is not op
+        shows = None if entry is None or hidden else entry.shared_inode
         if node is not None:
             if node.shared is None or node.shared.inode != shows:
                 node.names.discard((op.parent, op.name))
@@ -64,7 +67,9 @@ class Decisions:
             if node.unlinked:  # who opens it now has looked up what is not there: ESTALE
                 core.tree.switch_object(node, None)
         if entry is not None and entry.op is op:
-            if entry.shared_inode is None:
+            if going is not None:
+                state.put(op.name, Entry(None, going, entry.shared_inode))
+            elif entry.shared_inode is None:
                 state.forget(op.name)
             else:
                 state.drop(op.name)

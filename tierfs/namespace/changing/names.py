@@ -125,7 +125,8 @@ class Names(Making):
         sealed = bool(ops) or entry is None or entry.op.kind is OpKind.RENAME
         whole = not fields and sealed and core.groups.is_group(state, name)
         shared_inode, obj = self._detach(state, name, node)
-        if stays:
+        taken_back = entry is not None and entry.op not in core.backlog
+        if stays or (kind is OpKind.UNLINK and taken_back and core.backlog.going(state.id, name)):
             self._uncover(state, name, shared_inode)
         elif shared_inode is not None or is_being_made(core, state, name, node):
             obj = obj or core.object_of(node)
@@ -137,7 +138,7 @@ class Names(Making):
                 ops.append(core.issue(OpKind.TRASH, obj, state, name, base_inode=inode)[0])
             op, _ = core.issue(kind, obj, state, name, base_inode=inode, fields=fields)
             ops.append(op)
-            if entry is not None and entry.op not in core.backlog:
+            if taken_back:
                 core.links.replaces(op, lost)
             state.put(name, Entry(None, op, shared_inode))
         else:
@@ -148,7 +149,9 @@ class Names(Making):
         return ops, obj
 
     def _uncover(self, state: DirectoryState, name: Name, shared_inode: int | None) -> None:
-        """What stays on this node has left `name`: what is to become of the name there counts."""
+        """What stays on this node, or was to be made over what is going, has left `name`: what is
+        to become of the name there counts.
+        """
         below = self._core.backlog.of_name(state.id, name)
         if below is None:
             state.forget(name)
@@ -368,6 +371,9 @@ class Names(Making):
         `freed`: what the op would have replaced there.
         """
         core = self._core
+        if core.backlog.going(state.id, name):
+            self._uncover(state, name, here)
+            return
         if here is None and core.backlog.of_name(state.id, name) is None:
             state.forget(name)
             return
