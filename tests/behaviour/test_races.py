@@ -20,6 +20,7 @@ from tests.harness import wait_until
 from tierfs.namespace.finding.listing import Listing
 from tierfs.namespace.outage.asking import on_behalf_of
 from tierfs.namespace.overlay.tree import ROOT_INO
+from tierfs.osio import RENAME_EXCHANGE
 from tierfs.osio.intent import is_making
 
 # -- errors are errors -------------------------------------------------------------------------
@@ -341,6 +342,26 @@ def test_lookup_while_the_rename_is_between_call_and_outcome(direct: Direct) -> 
         assert looking.result(10).content == b"content"
         assert listing.result(10) == ["f"]
     assert direct.inode("c/f") == inode
+
+
+@pytest.mark.parametrize("what", ["directory", "symlink"])
+def test_open_while_an_exchange_is_between_call_and_outcome(direct: Direct, what: str) -> None:
+    """Where the file was, the shared tier has something else by now."""
+    direct.mkdir("other") if what == "directory" else direct.symlink("to", "other")
+    (direct.shared / "f").write_bytes(b"content")
+    direct.settle()
+    ino = direct.inode("f")
+    with stalled(direct, "rename.fsync_dir") as stall:
+        node = direct.fs.tree.nodes[ino]
+        root = direct.fs.tree.directory(ROOT_INO)
+        direct.run(direct.fs.names.rename, root, b"f", root, b"other", RENAME_EXCHANGE)
+        assert stall.reached.wait(10)
+        opening = beside(direct.run, direct.fs.files.open, node, os.O_RDONLY, CALLER)
+        time.sleep(0.05)  # it waits for the exchange
+        stall.release()
+        handle = opening.result(10)
+    assert direct.run(direct.fs.ranges.read, handle, 0, 10) == b"content"
+    direct.run(direct.fs.files.release, handle)
 
 
 def test_open_file_survives_its_commit_and_its_removal(direct: Direct) -> None:

@@ -14,6 +14,9 @@ from tierfs.shared import layout
 from tierfs.shared.places import Place
 from tierfs.shared.tree import Tree
 
+_NO_FILE = frozenset({errno.ELOOP, errno.ENXIO})
+"""What the open of a symlink, and of a socket, says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -59,20 +62,29 @@ class Lookups(Tree):
     def open_file(self, place: Place, name: Name, flags: int) -> tuple[int, os.stat_result]:
         """Open the regular file `name`; the caller closes it.
 
-        Raises FileNotFoundError, ELOOP for a symlink, EINVAL for what is no regular file.
+        Raises FileNotFoundError, also where `name` is something else: then the file that it was is
+        not there any more.
         """
         self.visible(place, name)
         with self.opened(place) as directory:
-            # O_NONBLOCK: should it have become a fifo, the open must not wait for a writer.
-            fd = self.system.open_at("look.open", directory, name, flags | os.O_NONBLOCK)
+            try:
+                # O_NONBLOCK: should it have become a fifo, the open must not wait for a writer.
+                fd = self.system.open_at("look.open", directory, name, flags | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    raise self._no_file(place, name) from error
+                raise
         try:
             st = self.system.fstat("look.stat", fd)
             if not stat.S_ISREG(st.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", self.shown(place, name))
+                raise self._no_file(place, name)
         except OSError:
             self.system.close("look.close", fd)
             raise
         return fd, st
+
+    def _no_file(self, place: Place, name: Name) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, "not a regular file", self.shown(place, name))
 
     def xattrs(self, place: Place, name: Name, inode: int | None = None) -> dict[bytes, bytes]:
         """The application's xattrs, ACLs included.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,15 +87,18 @@ def test_no_symlink_is_followed_to_a_directory(tier: SharedTier, root: Path) -> 
     (root / "link").symlink_to("real")
     with pytest.raises(DirectoryGone):
         tier.lookup(Place(b"link"), b"secret")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(FileNotFoundError, match="not a regular file"):
         tier.open_file(TOP, b"link", os.O_RDONLY)
 
 
 def test_only_regular_files_are_opened(tier: SharedTier, root: Path) -> None:
     os.mkfifo(root / "p")
+    (root / "d").mkdir()
+    os.mknod(root / "s", stat.S_IFSOCK | 0o600)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="not a regular file"):
-        tier.open_file(TOP, b"p", os.O_RDONLY)
+    for name in (b"p", b"d", b"s"):
+        with pytest.raises(FileNotFoundError, match="not a regular file"):
+            tier.open_file(TOP, name, os.O_RDONLY)
     assert len(os.listdir("/proc/self/fd")) == before
     (root / "f").write_bytes(b"content")
     fd, st = tier.open_file(TOP, b"f", os.O_RDONLY)
