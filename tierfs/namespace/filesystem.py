@@ -32,6 +32,7 @@ from tierfs.namespace.outage.keeper import Keeper
 from tierfs.namespace.outage.watch import Watch
 from tierfs.namespace.outcome import Outcomes
 from tierfs.namespace.overlay.nodes import DirectoryState, Handle
+from tierfs.namespace.restart.begun import Begun
 from tierfs.namespace.restart.known import Known
 from tierfs.namespace.restart.recovery import restore
 from tierfs.namespace.restart.remembered import Remembered
@@ -87,6 +88,7 @@ class FileSystem:
         self.files.commit = self.drive.and_commit(self.snapshots.commit)
         self.watchdog = Watchdog(core.tree, self.snapshots.waits_its_turn)
         self.long_open = LongOpen(core, self.data, self.snapshots)
+        self.begun = Begun(core)
         self.listings = Listings(core, self.lookup, self.forget)
         self.chores.tidy = self.listings.scans.tidy
         self.decisions = Decisions(core)
@@ -132,11 +134,11 @@ class FileSystem:
         restore(self.core, snapshot, known)
         self.files.restore(known.handles, remembered.highest_handle)
         self.listings.restore(remembered.listings.values(), remembered.highest_listing)
-        opened = {
-            op.object for op in snapshot.ops
-            if op.kind is OpKind.PUT and op.state in (OpState.OPEN, OpState.CLOSED)
-        }  # fmt: skip
-        for node, obj in known.unsettled(opened):
+        puts = {op.object: op.state for op in snapshot.ops if op.kind is OpKind.PUT}
+        opened = {id_ for id_, state in puts.items() if state in (OpState.OPEN, OpState.CLOSED)}
+        begun = {id_ for id_ in remembered.begun & opened if puts[id_] is OpState.OPEN}
+        self.begun.take_up(begun)
+        for node, obj in known.unsettled(opened - begun):
             self.settling.add(node, obj)
 
     def submit_restored(self, ops: list[Op]) -> None:
@@ -163,6 +165,7 @@ class FileSystem:
             nursery.start_soon(self.promotions.run)
             nursery.start_soon(self.scratch.sweep)
             nursery.start_soon(self.settling.run, self.files)
+            nursery.start_soon(self.begun.run)
             nursery.start_soon(self.long_open.run, self.files.handles)
 
     async def flush(self, handle: Handle, thread: int) -> None:

@@ -178,6 +178,8 @@ class Files:
         await core.check_still_free(state, name, obj)
         entry = state.entries.get(name)
         shared_inode = entry.shared_inode if entry is not None else None
+        if not internal:
+            core.memory.begun(obj.id)
         with core.step(later=True):
             core.groups.enter(state.id, caller.process)
             op = core.begin_file(obj, state, name, shared_inode)
@@ -228,7 +230,11 @@ class Files:
             return handle
         node = await self._lookup.resolve(state, name)
         node.lookups += 1
-        return await self.open(node, os.O_RDWR, caller)
+        handle = await self.open(node, os.O_RDWR, caller)
+        if (obj := handle.object) is not None:  # made by this open, and whole when it is closed
+            obj.dirty, obj.left = True, None
+            handle.born = await self._data.look(obj)
+        return handle
 
     def answer(self, unique: int) -> Handle | None:
         """The open file with which an earlier worker answered request `unique`, perhaps in vain."""

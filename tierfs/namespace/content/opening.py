@@ -140,7 +140,7 @@ class Opening:
         elif obj is None or obj.content is not Content.DATA or truncate or obj.put is None:
             # never in place: a clean copy, and what was closed before, stay as they are
             fresh = await self._data.new_version(node, keep=not truncate)
-            await self._install(node, fresh, truncate)
+            await self._install(node, fresh, dirty=truncate, begun=truncate)
         else:
             await self._reopen_pending(node, obj, obj.put)
 
@@ -157,7 +157,7 @@ class Opening:
         if held is not node.object and held.origin != await self._committed_signature(node):
             self._set_aside(node)
         fresh = await self._data.aside(node, held)
-        await self._install(node, fresh, False)
+        await self._install(node, fresh, begun=truncate)
         await self._core.dispose_unused(held)
         if truncate:
             await self.truncate_object(fresh, 0)
@@ -172,18 +172,23 @@ class Opening:
     async def _reopen_pending(self, node: Node, obj: LocalObject, op: Op) -> None:
         clone = await self._data.reflink(node)
         if clone is not None:
-            await self._install(node, clone, False)
+            await self._install(node, clone)
         elif op.phase is Phase.PUBLISHING:
             await self._core.writeback.decided(op)
             await self.for_writing(node, truncate=False)
         elif obj.put is op:
             self._reopen(obj, op)
 
-    async def _install(self, node: Node, fresh: LocalObject, truncated: bool) -> None:
+    async def _install(
+        self, node: Node, fresh: LocalObject, *, dirty: bool = False, begun: bool = False
+    ) -> None:
+        """`begun`: it is, or will be, empty; what that is for comes when the open is answered."""
         old = await self._data.switch(node, fresh)
-        fresh.dirty = truncated
+        fresh.dirty = dirty
         if old is not None:
             fresh.supersedes = old.put
+        if begun:
+            self._core.memory.begun(fresh.id)
         self.issue_put(node, fresh)
         await self._core.dispose_unused(old)
 

@@ -60,6 +60,7 @@ class Memory:
         self._log: Log | None = None
         self._keeper: Keeper | None = None
         self._handles: dict[int, tuple[Handle, int]] = {}
+        self._begun: set[ObjectId] = set()
         self._top = (0, 0, 0)
         self._init = b""
         self._lines: list[str] = []
@@ -96,14 +97,31 @@ class Memory:
         number = handle.number
         if handle.object is None and handle.shared_fd >= 0:
             self._keeper.keep(f"{HANDLE}{number}", handle.shared_fd)
+        if handle.object is not None and handle.writable:
+            self.begun_no_more(handle.object.id)
         self._handles[number] = (handle, unique)
         self._reached(handle=number, backing=handle.backing)
         self._lines.append(handle_line(handle, unique))
+
+    def begun(self, obj: ObjectId) -> None:
+        """An open makes the file `obj`, or empties it, and its op is about to be journaled.
+
+        Until it is answered nobody has written to the file, nor closed it.
+        """
+        if self._log is not None:
+            self._begun.add(obj)
+            self._lines.append(begun_line(obj))
+
+    def begun_no_more(self, obj: ObjectId) -> None:
+        """Nobody will be told that `obj` is open."""
+        self._begun.discard(obj)
 
     def handle(self, handle: Handle) -> None:
         """An open file of the kernel's was changed or closed."""
         known = self._handles.get(handle.number)
         if known is None:
+            if handle.object is not None:
+                self.begun_no_more(handle.object.id)  # opened for a call of our own
             return
         if handle.granted:
             self._lines.append(handle_line(*known))
@@ -165,6 +183,7 @@ class Memory:
         for node in list(self._tree.nodes.values()):
             if node.ino != ROOT_INO and self._tree.nodes.get(node.ino) is node:
                 yield self._node_line(node, True)
+        yield from map(begun_line, list(self._begun))
         for number, known in list(self._handles.items()):
             if number in self._handles:
                 yield handle_line(*known)
@@ -221,6 +240,11 @@ def _location(location: Location | None) -> object:
     if location is None:
         return None
     return (location.directory, text(location.name), location.inode)
+
+
+def begun_line(obj: ObjectId) -> str:
+    """The line of an object that an open has begun to make."""
+    return f'["b", {obj}]'
 
 
 def handle_line(handle: Handle, unique: int) -> str:

@@ -102,6 +102,7 @@ class Remembered:
 
     Attributes:
         init: the kernel's INIT request.
+        begun: objects that an open had begun to make and that were not known to be open yet.
         answered: the requests to which open files were the last answers, given or not.
         backings: all that were given out, as far as is known.
         highest_handle, highest_listing, highest_backing: above all that were ever given out.
@@ -112,6 +113,7 @@ class Remembered:
     aliases: dict[int, int] = field(default_factory=dict)
     handles: dict[int, KnownHandle] = field(default_factory=dict)
     listings: dict[int, KnownListing] = field(default_factory=dict)
+    begun: set[ObjectId] = field(default_factory=set)
     answered: deque[int] = field(default_factory=lambda: deque(maxlen=ANSWERED))
     backings: set[int] = field(default_factory=set)
     highest_handle: int = 0
@@ -151,6 +153,8 @@ class Remembered:
                 self.highest_backing = max(self.highest_backing, item[3])
             case "a":
                 self.aliases[item[1]] = item[2]
+            case "b":
+                self.begun.add(item[1])
             case "i":
                 self.init = bytes.fromhex(item[1])
 
@@ -196,6 +200,8 @@ class Remembered:
         handle = KnownHandle(*item)
         if handle.number not in self.handles:
             self.answered.append(handle.unique)
+        if handle.writable and handle.object is not None:
+            self.begun.discard(handle.object)
         self.handles[handle.number] = handle
         self.highest_backing = max(self.highest_backing, handle.backing)
         if handle.backing:
