@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
@@ -65,6 +65,7 @@ class Job:
         late: gets the result that nobody waits for any more; None: the task has to wait.
         begun: when a thread took it (time.monotonic), 0.0 before.
         counted: it has lasted so long that another thread does the work of its own.
+        past: what it asks is gone, see `Pool.disown`.
         ready: released when `answer` is there, None if it comes by the loop.
         answer: the result of a call that was waited for by `ready`.
     """
@@ -79,6 +80,7 @@ class Job:
     cancel: Callable[[], object] | None = None
     begun: float = 0.0
     counted: bool = False
+    past: bool = False
     ready: threading.Lock | None = None
     turn: list[None] = field(default_factory=lambda: [None])
     answer: outcome.Outcome[Any] | None = None
@@ -259,11 +261,19 @@ class Pool:
 
     def oldest(self, now: float) -> float:
         """For how many seconds the oldest call that a thread has taken lasts; `now`: monotonic."""
-        return max((now - job.begun for job in self._jobs if job.begun), default=0.0)
+        return max((now - job.begun for job in self._at_work()), default=0.0)
 
     def hanging(self, now: float, seconds: float) -> int:
         """How many calls have lasted for longer than `seconds`."""
-        return sum(now - job.begun > seconds for job in self._jobs if job.begun)
+        return sum(now - job.begun > seconds for job in self._at_work())
+
+    def _at_work(self) -> Iterator[Job]:
+        return (job for job in self._jobs if job.begun and not job.past)
+
+    def disown(self) -> None:
+        """What threads are at now says nothing of what is asked from now on: its tier is gone."""
+        for job in self._jobs:
+            job.past = job.past or bool(job.begun)
 
     def look(self, now: float, seconds: float) -> None:
         """Makes up for the threads whose calls have lasted for longer than `seconds`."""

@@ -196,6 +196,11 @@ class SharedCalls:
         if self.silence.look(now, self._oldest(now)):
             self._fell_silent("nothing comes back")
 
+    def found_again(self) -> None:
+        """The tier was detached and is there again: what still hangs, hangs in what it was."""
+        for pool in (self._threads, self._readers, self.beats):
+            pool.disown()
+
     def reading(self) -> Reading:
         """How the tier is, as far as these calls tell."""
         now = self._clock()

@@ -54,6 +54,7 @@ class Watch:
         self._content = Content()
         self._questions = Pool("ask", MOST_QUESTIONS)
         self._asking = 0
+        self._was_lost = False
         self.space: os.statvfs_result | None = None
         self.asked = trio.Event()
         shared.shared_threads.observer = self._changed
@@ -89,8 +90,15 @@ class Watch:
         now = self._clock()
         self._calls.look()
         shared = self._shared
-        for pool in (shared.shared_threads, shared.transfer_threads, shared.small_threads):
+        pools = shared.shared_threads, shared.transfer_threads, shared.small_threads
+        for pool in pools:
             pool.look(now, HANGS_SECONDS)
+        is_lost = shared.lost is not None
+        if self._was_lost and not is_lost:
+            self._calls.found_again()
+            for pool in pools:
+                pool.disown()
+        self._was_lost = is_lost
         self._calls.changes.look(now, self._shared.shared_threads.oldest(now))
         if self._content.is_due(now, shared.quiet(now), self._asking):
             self._asking += 1

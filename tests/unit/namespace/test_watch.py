@@ -1,0 +1,54 @@
+"""How the shared tier is, from the calls on it; the tier itself is played."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from tierfs.health import State
+from tierfs.namespace.outage.calls import SharedCalls
+from tierfs.namespace.outage.watch import LOOK_SECONDS, Watch
+from tierfs.threads import Pool, forget
+
+CALM_SECONDS = 6.0
+
+
+@pytest.mark.parametrize("kind", ["names", "content", "lookups"])
+async def test_what_hangs_in_a_tier_that_was_detached_says_nothing_of_the_next(
+    autojump_clock: trio.testing.MockClock, kind: str, request: pytest.FixtureRequest
+) -> None:
+    clock = time.monotonic
+    past, free = 0.0, threading.Event()
+    request.addfinalizer(free.set)
+    pools = {"names": Pool("n", 2), "content": Pool("c", 2), "lookups": Pool("l", 2)}
+    calls = SharedCalls(pools["lookups"], Pool("r", 1), lambda: 10.0, lambda: clock() + past)
+    shared = SimpleNamespace(
+        lost=None, shared_threads=pools["names"], transfer_threads=pools["content"],
+        small_threads=Pool("s", 1), quiet=pools["content"].oldest, beat=lambda: None,
+        ask=lambda taken: None,
+    )  # fmt: skip
+    watch = Watch(shared, calls, lambda: clock() + past)  # type: ignore[arg-type]
+
+    async def look() -> State:
+        for _ in range(4):
+            await trio.sleep(LOOK_SECONDS)
+        return watch.read().state
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch.run)
+        nursery.start_soon(partial(pools[kind].run, free.wait, late=forget))
+        assert await look() is State.HEALTHY
+        past += 60.0  # it hangs for so long
+        assert await look() > State.HEALTHY
+        shared.lost = "an empty mount point"
+        assert await look() is State.DOWN
+        shared.lost = None
+        await look()
+        past += CALM_SECONDS
+        assert await look() is State.HEALTHY
+        nursery.cancel_scope.cancel()
