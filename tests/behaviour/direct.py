@@ -24,6 +24,7 @@ import trio
 from tests.behaviour.calls import Calls
 from tests.behaviour.ending import close_all
 from tests.faults import FaultyOS
+from tests.harness import wait_until
 from tierfs.config import Settings
 from tierfs.daemon.rooms import Rooms, build
 from tierfs.daemon.succession import Succession
@@ -176,6 +177,15 @@ class Direct(Calls):
             result = await self.rooms.writeback.wait(ops)
             unexpected = [*result.stuck, *result.dropped, *result.held]
             assert not unexpected
+
+    def settle_but_held(self) -> None:
+        """Until nothing is pending but removals that are held."""
+        self.go()
+        backlog = self.rooms.backlog
+        wait_until(
+            lambda: self.run_sync(lambda: all(map(backlog.is_held, backlog.under(ROOT)))),
+            "all that is pending to be held",
+        )
 
     def drop_caches(self) -> None:
         self.run_sync(self._forget_unused)

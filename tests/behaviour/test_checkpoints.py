@@ -23,7 +23,7 @@ from tierfs.control.server import Peer
 from tierfs.daemon.flushing import Flushing
 from tierfs.daemon.report import Report
 from tierfs.groups import State, Verdict
-from tierfs.model import CUT_OFF, ROOT, UNLINKED_BY
+from tierfs.model import ROOT, UNLINKED_BY
 from tierfs.namespace.grouping.broken import Broken
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.taking_part import TakingPart
@@ -178,43 +178,6 @@ def test_names_taken_and_given_again(make_direct: Callable[..., Direct], story: 
         assert looks.bad == [], f"restart after step {dies}"
 
 
-def test_an_unlinker_that_was_killed_is_known_after_a_restart(direct: Direct) -> None:
-    """What it left is whole no more, though its end marker is there."""
-    made(AT)(direct)
-    sent(direct)
-    with subprocess.Popen(["sleep", "60"]) as unlinker:
-        direct.unlink(MODEL, unlinker.pid)
-        unlinker.kill()
-
-    def told() -> bool:
-        return any(CUT_OFF in op.fields for op in direct.rooms.backlog.under(ROOT))
-
-    wait_until(lambda: direct.run_sync(told), "its end to be known")
-    direct.restart(held=True)
-    direct.settle()
-    left = {path for path in direct.shared.rglob("*") if path.name in NAMES}
-    assert left == {direct.shared / f".staging_{AT}" / NAMES[1]}
-
-
-def left_alone(direct: Direct) -> set[Path]:
-    """Which files of a checkpoint are on the shared tier, when all that can go has gone."""
-    direct.settle()
-    return {path for path in direct.shared.rglob("*") if path.name in NAMES}
-
-
-def test_a_removal_that_was_cut_off_is_not_listed_from_then_on(direct: Direct) -> None:
-    """Not only when the unlinks are made: who comes next would take the rest for a whole one."""
-    made(AT)(direct)
-    sent(direct)
-    with subprocess.Popen(["sleep", "60"]) as unlinker:
-        direct.unlink(MODEL, unlinker.pid)
-        assert direct.listdir() == [AT]
-        unlinker.kill()
-    wait_until(lambda: direct.listdir() == [], "it to be unlisted", timeout=5)
-    assert direct.listdir(AT) == [NAMES[1]]
-    assert left_alone(direct) == {direct.shared / f".staging_{AT}" / NAMES[1]}
-
-
 def test_a_flush_in_the_middle_of_a_removal_does_not_make_half_of_it(
     make_direct: Callable[..., Direct],
 ) -> None:
@@ -274,27 +237,10 @@ def test_one_who_removes_and_is_quiet_for_long_has_not_edited_it_yet(
     assert direct.listdir(AT) == [NAMES[1]] == os.listdir(direct.shared / AT)
 
 
-@pytest.mark.parametrize("dies", ["while it lives", "before it", "before it, and again"])
-def test_an_unlinker_that_lived_at_a_restart_and_was_killed(direct: Direct, dies: str) -> None:
-    """It is judged as any that was killed, though it made no call that the next daemon knows."""
-    made(AT)(direct)
-    sent(direct)
-    with subprocess.Popen(["sleep", "60"]) as unlinker:
-        direct.unlink(MODEL, unlinker.pid)
-        if dies == "while it lives":
-            direct.restart(held=True)
-            assert direct.listdir() == [AT]
-            unlinker.kill()
-        else:
-            direct.stop()
-            unlinker.kill()
-            unlinker.wait()
-            direct.start(held=True)
-            assert direct.listdir() == []
-    if dies == "before it, and again":
-        direct.restart(held=True)
-    wait_until(lambda: direct.listdir() == [], "it to be unlisted", timeout=5)
-    assert left_alone(direct) == {direct.shared / f".staging_{AT}" / NAMES[1]}
+def left_alone(direct: Direct) -> set[Path]:
+    """Which files of a checkpoint are on the shared tier, when all that can go has gone."""
+    direct.settle()
+    return {path for path in direct.shared.rglob("*") if path.name in NAMES}
 
 
 def test_an_unlinker_that_lived_at_a_restart_and_ends_well_has_edited_it(direct: Direct) -> None:

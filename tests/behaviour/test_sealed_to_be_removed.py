@@ -74,14 +74,6 @@ def publish_and_remove(direct: Direct) -> None:
     until_sealed(direct)
 
 
-def until_all_is_held(direct: Direct) -> None:
-    backlog = direct.rooms.backlog
-    wait_until(
-        lambda: direct.run_sync(lambda: all(map(backlog.is_held, backlog.under(ROOT)))),
-        "all that is pending to be held",
-    )
-
-
 @pytest.mark.parametrize("begun_again", [False, True])
 def test_what_is_published_after_its_removal_does_not_come_back(
     direct: Direct, begun_again: bool
@@ -101,10 +93,10 @@ def test_what_is_published_after_its_removal_does_not_come_back(
     assert direct.listdir() == []
     assert not direct.exists(AT)
     assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
-    until_all_is_held(direct)
+    direct.settle_but_held()
     kinds = pending(direct)
     direct.restart()
-    until_all_is_held(direct)
+    direct.settle_but_held()
     assert direct.listdir() == []
     assert not direct.exists(AT)
     assert sorted(pending(direct)) == sorted(kinds)
@@ -166,7 +158,7 @@ def test_what_was_begun_and_removed_under_the_name_needs_nothing_of_a_removal(
         direct.unlink(AT)
     assert pending(direct).count(OpKind.UNLINK) == len(FILES)
     direct.restart()
-    until_all_is_held(direct)
+    direct.settle_but_held()
     assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
     assert direct.listdir() == []
 
@@ -192,10 +184,10 @@ def test_a_file_under_the_name_that_goes_again_needs_no_removal_of_its_own(
     assert direct.tree().keys() == seen
     direct.go()
     until_sealed(direct)
-    until_all_is_held(direct)
+    direct.settle_but_held()
     assert direct.tree().keys() == seen
     direct.restart()
-    until_all_is_held(direct)
+    direct.settle_but_held()
     assert sorted(path.name for path in (direct.shared / AT).iterdir()) == sorted(FILES)
     assert direct.tree().keys() == seen
 
@@ -212,7 +204,7 @@ def test_one_that_is_published_after_the_removal_of_the_one_before_it_is_there(
     """Its seal was pending when that removal ended."""
     with job(direct):
         publish_and_remove(direct)
-        until_all_is_held(direct)
+        direct.settle_but_held()
         save(direct)
         wait_until(lambda: OpKind.PUT not in pending(direct), "all files to be sent")
         direct.system.hook = refusing(2)

@@ -31,6 +31,7 @@ from tierfs.journal import (
 from tierfs.local import ObjectStore
 from tierfs.model import (
     BLIND,
+    OLDER,
     REMOVALS,
     ROOT,
     DirectoryRecord,
@@ -46,6 +47,7 @@ from tierfs.model import (
 from tierfs.namespace.clock import SETTLE_SECONDS, file_time_ns
 from tierfs.namespace.closing import Closing
 from tierfs.namespace.direct import Direct, NoDirect
+from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.table import GroupTable
 from tierfs.namespace.objects import Objects
 from tierfs.namespace.outage.announced import Announced
@@ -146,6 +148,7 @@ class Core(Objects):
             self.tree, places, journal, backlog, patterns, settings.group_settle
         )
         self.groups.drop_seal, self.groups.reopen = self.drop_op, self._reopen
+        self.groups.take_older = self._take_older
         self.memory = Memory(self.tree)
         journal.before_post = self.memory.flush
         self.writeback: WriteBack
@@ -158,6 +161,17 @@ class Core(Objects):
             state.name, flags=how, number=number,
         )  # fmt: skip
         self.writeback.submit(op)
+
+    def issue_trash_of_older(self, group: Group) -> Op:
+        """The removal of the sealed generation that stands under the name of `group`."""
+        op, _ = self.issue(
+            OpKind.TRASH, self.directory_object(group.id), self.tree.directories[group.parent],
+            group.name, base_inode=group.record.older, fields=(OLDER,),
+        )  # fmt: skip
+        return op
+
+    def _take_older(self, group: Group) -> None:
+        self.writeback.submit(self.issue_trash_of_older(group))
 
     @contextmanager
     def step(self, *, later: bool = False) -> Iterator[None]:

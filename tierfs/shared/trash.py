@@ -116,6 +116,16 @@ class Trash(Quarantine, Presence):
         except FileNotFoundError:
             return
 
+    def forget_removed(self, place: Place, name: Name, group: ObjectId) -> None:
+        """As `forget_group`, when no generation of `group` stands as `name` in `place`, nor is
+        staged there.
+        """
+        for there in (name, layout.staging_name(name)):
+            found = self.lookup_staged(place, there)
+            if found is not None and found.directory_id == group:
+                return
+        self.forget_group(group)
+
     def sweep_trash(self, keep_seconds: float) -> int:
         """Delete what nobody will empty: older generations, and empty directories.
 

@@ -70,7 +70,7 @@ def trash(shared: SharedTier, call: Call) -> Applied:
     assert call.inode is not None
     if OLDER in call.fields:
         shared.trash_older(call.place, call.name, call.inode, call.group)
-        shared.forget_group(call.group)
+        shared.forget_removed(call.place, call.name, call.group)
         return Applied(None)
     try:
         there = shared.trash(call.place, call.name, call.inode, call.group)

@@ -19,6 +19,7 @@ from tierfs.shared import (
     SharedTier,
     Staged,
     staging_name,
+    unstaged_name,
 )
 from tierfs.writeback.results import Applied, NothingToDo
 
@@ -202,8 +203,9 @@ def remove(shared: SharedTier, call: Call) -> Applied:
         return Applied(None)
     if not _rmdir(shared, call) and not (_give_up(shared, call) and _rmdir(shared, call)):
         raise NothingToDo("files that were not removed here are in it")
-    gone = STAGED in call.fields and OLDER not in call.fields
-    if gone or call.place.path == TRASH_PATH:
+    if STAGED in call.fields and OLDER in call.fields:
+        shared.forget_removed(call.place, unstaged_name(call.name) or call.name, call.group)
+    elif STAGED in call.fields or call.place.path == TRASH_PATH:
         shared.forget_group(call.group)
     return Applied(None)
 

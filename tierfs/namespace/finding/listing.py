@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tierfs.errors import DirectoryGone
 from tierfs.health import is_failure
-from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
+from tierfs.model import OLDER, Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup, missing, watching
 from tierfs.namespace.finding.scans import Found, Scans
@@ -181,12 +181,12 @@ class Listings:
         return names
 
     def _whole_no_more(self, state: DirectoryState) -> set[Name]:
-        """The sealed checkpoints in a directory that are to be renamed back: what they have left
-        is whole no more, while the shared tier still has it under their names.
+        """The sealed checkpoints in a directory of which files were removed: what they have left
+        is whole no more, while the shared tier still has them under their names.
         """
         return {
             name for name, group in state.unsealed.items()
-            if any(op.kind is OpKind.REOPEN and op.flags == Reopen.WHOLE
+            if any(OLDER in op.fields or (op.kind is OpKind.REOPEN and op.flags == Reopen.WHOLE)
                    for op in self._core.backlog.ops_of_object(group))
         }  # fmt: skip
 

@@ -20,14 +20,15 @@ def how_to_edit(
 ) -> Reopen | None:
     """What has to be done before `removed` are made in the checkpoint `sealed`; None: nothing.
 
-    Where names are given again it stays whole as it is until the next generation is, too. One
-    that loses its end marker, or whose remover was `killed`, is whole no more.
+    Where names are given again it stays whole as it is until the next generation is, too; where
+    their remover was `killed`, until its own removal, which has its place in the order, may go. One
+    that loses its end marker is whole no more.
     """
     again = [op for op in removed if _is_given_again(backlog, op)]
     markers = [op for op in removed if op.parent == sealed and op.name in END_MARKERS]
-    if again and not killed and all(marker in again for marker in markers):
+    if killed or (again and all(marker in again for marker in markers)):
         return Reopen.LINKED
-    return Reopen.WHOLE if markers or killed else None
+    return Reopen.WHOLE if markers else None
 
 
 def first_number(backlog: Backlog, sealed: ObjectId, removed: Sequence[Op], following: int) -> int:

@@ -31,14 +31,16 @@ def leave(core: Core, node: Node) -> tuple[tuple[str, ...], list[Op]]:
         if (seal := seal_removed(core, group)) is not None:
             return (), [seal]
     core.groups.end(node.directory)
-    if group is None or group.record.older is None:
-        return (STAGED,), []
-    parent = core.tree.directories[group.parent]
-    op, _ = core.issue(
-        OpKind.TRASH, core.object_of(node), parent, group.name,
-        base_inode=group.record.older, fields=(OLDER,),
-    )  # fmt: skip
-    return (STAGED, OLDER), [op]
+    if group is not None and group.record.older is not None:
+        return (STAGED, OLDER), [core.issue_trash_of_older(group)]
+    is_going = removal_of_older(core, node.directory) is not None
+    return (STAGED, OLDER) if is_going else (STAGED,), []
+
+
+def removal_of_older(core: Core, directory: ObjectId) -> Op | None:
+    """The pending TRASH of the sealed generation before the checkpoint `directory`."""
+    trashes = (op for op in core.backlog.ops_of_object(directory) if op.kind is OpKind.TRASH)
+    return next((op for op in trashes if OLDER in op.fields), None)
 
 
 def seal_removed(core: Core, group: Group) -> Op | None:
@@ -123,6 +125,8 @@ def sealed_meanwhile(core: Core, directory: ObjectId) -> None:
     Its removal is one in one rename, its files are not replaced one by one.
     """
     backlog = core.backlog
+    if (older := removal_of_older(core, directory)) is not None:
+        core.drop_op(older)  # it was held, and what it was to take stands nowhere any more
     if any(op.kind is OpKind.TRASH for op in backlog.ops_of_object(directory)):
         return  # it was sealed to be removed (finishing.py)
     late = [op for op in backlog.under(directory) if op.kind is not OpKind.SEAL]

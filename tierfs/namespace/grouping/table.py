@@ -11,16 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from tierfs.groups import (
-    POINTER,
-    UNKNOWN,
-    Decision,
-    Patterns,
-    Process,
-    State,
-    Writers,
-    listed,
-)
+from tierfs.groups import POINTER, UNKNOWN, Decision, Patterns, Process, State, Writers, listed
 from tierfs.journal import (
     Change,
     DropDirectory,
@@ -70,6 +61,7 @@ class GroupTable:
         changed: called with a group when something happened that may let it be sealed.
         drop_seal: takes a SEAL back that is not under way.
         reopen: issues a REOPEN.
+        take_older: has the sealed generation of a checkpoint removed, of which this is the next.
         sealed: called with the directory in which a checkpoint was sealed.
         last_removed: by parent, the files of the unsealed checkpoint that was last removed there by
             one who wrote it.
@@ -91,6 +83,7 @@ class GroupTable:
         self.changed: Callable[[Group], None] = lambda group: None
         self.drop_seal: Callable[[Op], object] = lambda op: None
         self.reopen: Callable[[ObjectId, Reopen, int], None]
+        self.take_older: Callable[[Group], object]
         self.sealed: Callable[[ObjectId], None] = lambda directory: None
         self.last_removed: dict[ObjectId, frozenset[Name]] = {}
         self._groups: dict[ObjectId, Group] = {}
@@ -258,11 +251,15 @@ class GroupTable:
             op.kind in REBUILDS for op in self._backlog.ops_of_object(sealed)
         ):
             return False
-        removed = self.unlinkers.pending(sealed)
-        how = how_to_edit(self._backlog, sealed, removed, killed=self.unlinkers.killed(sealed))
+        removed, killed = self.unlinkers.pending(sealed), self.unlinkers.killed(sealed)
+        how = how_to_edit(self._backlog, sealed, removed, killed=killed)
         if how is not None:
             with self._journal.together():
-                self._begin_next(sealed, how, removed)
+                group = self._begin_next(sealed, how, removed)
+                if killed and group.record.older is not None:
+                    self.take_older(group)
+                    group.record = replace(group.record, older=None)
+                    self._save(group)
         return how is not None
 
     def take_up_removals(self) -> None:
@@ -461,7 +458,6 @@ class GroupTable:
         for each in record.writers:
             know(group.writers, each, self.processes)
         self._groups[record.id] = group
-        self._newest[group.parent] = max(self._newest.get(group.parent, 0), record.made)
         self._tree.directories[group.parent].unsealed[group.name] = record.id
         self._backlog.group_unsealed(record.id, group.name, since)
         self._journal.post(*self._pin(group))
@@ -476,6 +472,9 @@ class GroupTable:
         return Process(process, self.processes.follow(process)) if process else UNKNOWN
 
     def _save(self, group: Group) -> None:
+        if group.writers.processes():  # else it was only edited
+            newest = self._newest.get(group.parent, 0)
+            self._newest[group.parent] = max(newest, group.record.made)
         group.record = replace(group.record, writers=records_of(group.writers))
         self._journal.post(SaveGroup(group.record))
 

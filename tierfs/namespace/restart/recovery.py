@@ -164,6 +164,11 @@ def _restore_directories(core: Core, snapshot: JournalSnapshot) -> None:
 
 def _restore_groups(core: Core) -> None:
     """What an op says of checkpoints, now that all directories are where they stand."""
+    for each in core.groups:  # a next generation is there; only the one before it goes
+        state = core.tree.directories[each.parent]
+        entry = state.entries.get(each.name)
+        if entry is not None and entry.object is None and entry.op.object == each.id:
+            state.drop(each.name)
     elsewhere: dict[tuple[ObjectId, ...], bool] = {}
     for op in list(core.backlog.under(ROOT)):
         if not op.scope2 and op.scope not in elsewhere:
