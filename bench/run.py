@@ -114,6 +114,8 @@ class Bench:
         measures.remove(self.native / "step")
         measures.remove(self.node.mount / f"step_{self.rounds - 1}")
         self.node.settle(timeout=600)
+        self.node.cli("purge", self.node.mount)  # it is the last whole one, and would be kept
+        self.node.settle(timeout=600)
 
     def _metadata(self) -> list[Row]:
         """On the small files that are there from before, all of them committed."""
@@ -212,6 +214,8 @@ class Bench:
                     seconds = self._saved_and_read(place / f"plain{number}")
                     for what, each in zip(times, seconds, strict=True):
                         times[what][at].append(each)
+                for place in (behind, self.node.mount):  # the other one does not list anything
+                    measures.remove(place / f"plain{number}")
                 self.node.settle(timeout=600)
         measures.remove(behind)
         rows = []
