@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
+from tests.behaviour.calls import Calls
 from tests.behaviour.direct import CALLER, Direct
-from tests.behaviour.test_restarts import FRESH, KNOWN, Machine, Tree
-from tests.harness import LoopDevice
+from tests.behaviour.test_restarts import FRESH, KNOWN, Machine, Tree, seen
+from tests.harness import LoopDevice, wait_until
 from tierfs.model import ROOT, OpState
 
 
@@ -108,6 +109,66 @@ class JobMachine(GroupMachine):
         self.save(name)
 
 
+class CutOffMachine(GroupMachine):
+    """Processes are killed while they remove published checkpoints.
+
+    What they leave is not listed until it is written again, or in the end said to be whole.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut: set[str] = set()
+
+    @rule(path=KNOWN, count=st.integers(1, 2))
+    def cut_off(self, path: str, count: int) -> None:
+        """A process removes some files of the checkpoint that `path` lies in, and is killed."""
+        top = next(filter(is_checkpoint, above(path)), None)
+        if top is None or not self.model.is_directory(top) or self.model.through_symlink(top):
+            return
+        files = [each for each in self.model.below(top) if self.model.is_file(each)]
+        self.direct.go()
+        self.finish()
+        self.cut.clear()
+        with subprocess.Popen(["sleep", "60"]) as remover:
+            for each in sorted(files)[:count]:
+                self.direct.unlink(each, remover.pid)
+                del self.model.at[each]
+            remover.kill()
+        unlinkers = self.direct.fs.core.groups.unlinkers
+        wait_until(
+            lambda: self.direct.run_sync(lambda: not unlinkers.is_at(remover.pid)), "its end"
+        )
+        if files:
+            self.cut.add(top)
+
+    def check(self, calls: Calls) -> None:
+        """What is not listed is there by its name."""
+        listed, model = seen(calls), self.model.seen()
+        hidden = {path for path in model.keys() - listed.keys() if self.cut & {*above(path)}}
+        steps = "\n".join(self.direct.steps)
+        assert calls is self.direct or not hidden, f"after\n{steps}"
+        for path in hidden:
+            assert self.direct.exists(path), f"{path} is gone after\n{steps}"
+            if self.model.is_file(path):
+                assert self.direct.read_file(path) == self.model.at[path].content, f"after\n{steps}"
+        rest = {path: facts for path, facts in model.items() if path not in hidden}
+        assert self.told(listed) == self.told(rest), f"after\n{steps}"
+
+    def finish(self) -> None:
+        super().finish()
+        self.cut.clear()
+
+
+def above(path: str) -> list[str]:
+    """The directories that lead to `path`, and itself."""
+    parts = path.split("/")
+    return ["/".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def is_checkpoint(path: str) -> bool:
+    return path.rpartition("/")[2].startswith("checkpoint-")
+
+
 def test_a_checkpoint_in_a_directory_that_is_renamed_to_one_is_there_after_a_restart(
     make_direct: Callable[..., Direct],
 ) -> None:
@@ -127,8 +188,8 @@ def test_a_checkpoint_in_a_directory_that_is_renamed_to_one_is_there_after_a_res
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
-    # the second one with many examples: TIERFS_TEST_EXAMPLES
-    [GroupMachine, pytest.param(JobMachine, marks=pytest.mark.soak)],
+    # the last one with many examples: TIERFS_TEST_EXAMPLES
+    [GroupMachine, CutOffMachine, pytest.param(JobMachine, marks=pytest.mark.soak)],
 )
 def test_restarts_at_any_point_with_checkpoints(
     tiers: tuple[LoopDevice, LoopDevice], machine: type[GroupMachine]

@@ -50,6 +50,10 @@ class Unlinkers:
         """Whether any that lives has unlinked in a sealed checkpoint."""
         return bool(self._at)
 
+    def is_at(self, process: int) -> bool:
+        """Whether that process lives and has unlinked in a sealed checkpoint."""
+        return any(each.pid == process for each in self._at)
+
     def goes_on(self, process: int, scope: Collection[ObjectId]) -> None:
         """`process` makes, writes or removes something in the last directory of `scope`."""
         if any(each.pid == process and at not in scope for each, at in self._at.items()):
