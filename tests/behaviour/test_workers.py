@@ -285,3 +285,52 @@ def test_what_was_linked_is_whole_without_a_next_worker(make_direct: Callable[..
     assert (direct.shared / "linked").read_bytes() == b"content"
     store = direct.fs.core.store
     wait_until(lambda: direct.run_sync(lambda: len(list(store.ids()))) == 1, "the other to go")
+
+
+@pytest.mark.parametrize("how", ["rmdir", "rename"])
+def test_a_directory_is_removed_when_that_is_asked_again(workers: Workers, how: str) -> None:
+    """What was removed in it before is pending; its own removal was remembered, and no more."""
+    for name in "ab":
+        workers.mkdir(name)
+    workers.write_file("a/f", b"1")
+    workers.settle()
+    workers.kill(held=True)
+    workers.unlink("a/f")
+
+    def remove() -> None:
+        if how == "rmdir":
+            workers.rmdir("a")
+        else:
+            workers.rename("b", "a")
+
+    inode = workers.inode("a")
+    workers.die_at_row(OpKind.RMDIR if how == "rmdir" else OpKind.RENAME)
+    with pytest.raises(JournalError):
+        remove()
+    workers.succeed(held=True)
+    assert workers.inode("a") == inode
+    assert workers.listdir("a") == []
+    remove()
+    workers.kill(held=True)
+    left = {"b"} if how == "rmdir" else {"a"}
+    assert workers.tree().keys() == left
+    workers.settle()
+    assert workers.tree().keys() == left
+    assert OsCalls(workers.shared).tree().keys() == left
+
+
+def test_a_checkpoint_is_removed_when_that_is_asked_again(workers: Workers) -> None:
+    """One that is not published, and stands under another name."""
+    for name in ("checkpoint-1", "a"):
+        workers.mkdir(name)
+        workers.write_file(f"{name}/f", b"1")
+    workers.settle()
+    workers.kill(held=True)
+    workers.unlink("checkpoint-1/f")
+    workers.die_at_row(OpKind.RMDIR)
+    with pytest.raises(JournalError):
+        workers.rmdir("checkpoint-1")
+    workers.succeed(held=True)
+    workers.rmdir("checkpoint-1")
+    workers.settle()
+    assert workers.tree().keys() == {"a", "a/f"}

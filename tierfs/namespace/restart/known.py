@@ -17,6 +17,7 @@ from tierfs.namespace.restart.remembered import (
     KnownNode,
     Remembered,
 )
+from tierfs.shared import unstaged_name
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +132,12 @@ class Known:
         """After the journal's ops: the names that are true, and the open files."""
         for item in self._remembered.nodes.values():
             named = self._tree.nodes.get(item.ino)
-            if named is None or named.directory is not None or self._is_plain(named, item):
+            if named is None or (named.directory is None and self._is_plain(named, item)):
                 continue
-            self._check_names(named, item)
+            if named.directory is None:
+                self._check_names(named, item)
+            elif named.unlinked:
+                self._check_removal(named, named.directory)
         for known in self._remembered.handles.values():
             if known.object is not None and known.left is not None:
                 self._left.setdefault(known.object, set()).add(known.left)
@@ -180,6 +184,22 @@ class Known:
         node.names = true | silent
         if node.names:
             node.unlinked = False
+
+    def _check_removal(self, node: Node, directory: ObjectId) -> None:
+        """Takes back the removal of a directory that was not journaled: it is still there.
+
+        Else what is asked for again would find another one under its name, in which nothing of
+        what is pending has happened. Of one in which nothing is pending that does not matter.
+        """
+        tree = self._tree
+        state = tree.directories.get(directory)
+        if state is None or state.removed or state.parent is None:
+            return
+        entry, record = tree.entry(state.parent, state.name), self._core.places.record(directory)
+        staged = record is not None and unstaged_name(record.name) is not None
+        own = entry is None or (entry.object is not None and entry.object.id == directory)
+        if own or staged:
+            node.names, node.unlinked = {(state.parent, state.name)}, False
 
     # -- open files --------------------------------------------------------------------------------
 
