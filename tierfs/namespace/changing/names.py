@@ -281,11 +281,14 @@ class Names(Making):
             else (node.shared.inode if node.shared is not None else None)
         )
         op = source.op if source is not None else None
+        first: Op | None = None
         if op is not None and self._foldable(op, old, old_name):
+            first = self._bring_along(op, node, (old, old_name, here), (new, new_name, overwrites))
             op.base_inode = there  # what a restart has to know of the name
             freed = core.links.over(op)
-            core.retarget(op, new, new_name, overwrites=overwrites)
-            self._vacate(old, old_name, here, node, freed)
+            core.retarget(op, new, new_name, overwrites=overwrites or first is not None)
+            if first is None:
+                self._vacate(old, old_name, here, node, freed)
         else:
             moved = core.object_of(node)
             inode = node.shared.inode if node.shared and moved.put is None else None
@@ -299,7 +302,7 @@ class Names(Making):
             old.put(old_name, Entry(None, op, here))
         if node.directory is None:
             core.groups.renamed(new.id, new_name, over=target is not None)
-        core.links.replaces(op, loser)
+        core.links.replaces(op if first is None else first, loser)
         obj = node.object
         assert obj is not None
         node.linked_ns = op.changed_ns
@@ -362,6 +365,34 @@ class Names(Making):
             and not self._core.backlog.depended(op)
         )
 
+    def _bring_along(
+        self, op: Op, node: Node, source: tuple[DirectoryState, Name, int | None],
+        target: tuple[DirectoryState, Name, bool],
+    ) -> Op | None:  # fmt: skip
+        """The version of the file that stands under the name that the folded `op` is leaving.
+
+        It goes to the new name first: nobody removed it, and what `op` sends may not be there for
+        long, if at all. None: there is none, or in a checkpoint, which keeps the old one whole.
+        """
+        core, (old, old_name, here), (new, new_name, overwrites) = self._core, source, target
+        in_checkpoint = any(
+            core.groups.patterns.top(self._tree.path(state.id)) is not None for state in (old, new)
+        )
+        if op.kind is not OpKind.PUT or in_checkpoint or core.announced.assumed(new.id, new_name):
+            return None
+        before = core.backlog.before_at(op)
+        if core.links.replaced_by(op) is not None or not _is_version(node, op, before, here):
+            return None
+        version = op if before is None else before
+        moved, _ = core.issue(
+            OpKind.RENAME, core.tree.objects[version.object], new, new_name,
+            source=(old, old_name), base_inode=here if before is None else None,
+            overwrites=overwrites,
+        )  # fmt: skip
+        old.put(old_name, Entry(None, moved, here))
+        core.writeback.submit(moved)
+        return moved
+
     def _vacate(
         self, state: DirectoryState, name: Name, here: int | None, node: Node,
         freed: LocalObject | None,
@@ -387,3 +418,17 @@ class Names(Making):
     async def _settle(self, target: Node | None) -> None:
         if target is not None:
             await self._core.dispose_unused(target.object)
+
+
+def _is_version(node: Node, put: Op, before: Op | None, here: int | None) -> bool:
+    """Whether an earlier version of `node` has the name of `put` when the turn of that comes.
+
+    `before` is the op before it there, `here` the inode that the shared tier has there now.
+    """
+    if before is None:
+        return here is not None and node.shared is not None and node.shared.inode == here
+    if before.kind is OpKind.RENAME:
+        made = (before.parent, before.name) == (put.parent, put.name)
+        return made and before.object == put.object
+    obj = node.object
+    return before.mark is None and obj is not None and obj.supersedes is before
