@@ -107,7 +107,11 @@ class CheckpointReport:
         ]  # fmt: skip
 
     async def _held_below(self, directory: ObjectId) -> list[tuple[Op, str]]:
-        return [each for each in self._rooms.backlog.held() if directory in each[0].scope]
+        tree = self._rooms.fs.tree
+        return [
+            each for each in self._rooms.backlog.held()
+            if tree.is_within(each[0].parent, directory)
+        ]  # fmt: skip
 
     # -- one checkpoint ----------------------------------------------------------------------------
 

@@ -287,7 +287,8 @@ class CheckpointHandlers:
         tops = [self._report.components(path) for path in request.paths] or [()]
         held = [
             (op, reason) for op, reason in self._rooms.backlog.held()
-            if op.kind is OpKind.TRASH and any(op.path[: len(top)] == top for top in tops)
+            if op.kind is OpKind.TRASH
+            and any(self._report.names_of(op)[: len(top)] == top for top in tops)
         ]  # fmt: skip
         told = await self._known.removals(held)
         freed = self._rooms.writeback.removals.purge(

@@ -29,8 +29,13 @@ class Report:
         self._fs = rooms.fs
 
     def path_of(self, op: Op) -> str:
-        """The absolute path of what an op is about."""
-        return os.path.join(self._rooms.mountpoint, os.fsdecode(b"/".join(op.path)))
+        """The absolute path of what an op is about, where its directory is now."""
+        return os.path.join(self._rooms.mountpoint, os.fsdecode(b"/".join(self.names_of(op))))
+
+    def names_of(self, op: Op) -> tuple[Name, ...]:
+        """The names that lead from the root to what an op is about, where its directory is now."""
+        tree = self._fs.tree
+        return (*tree.path(op.parent), op.name) if op.parent in tree.directories else op.path
 
     def components(self, path: str) -> tuple[Name, ...]:
         """The names from the root of the mount to `path`. TierfsError when it lies elsewhere."""
@@ -68,13 +73,16 @@ class Report:
         return os.path.join(self._rooms.mountpoint, *names)
 
     async def ops_under(self, path: str) -> list[Op]:
-        """All pending ops under `path`, and whether they were issued there or moved there."""
+        """All pending ops under `path`, whether they were issued there or moved there since."""
         names = self.components(path)
         node = await self.find(path)
         backlog = self._rooms.backlog
         if not names:
             return list(backlog.under(ROOT))
-        found = {op.row: op for op in backlog.under(ROOT) if _touches(op, names)}
+        found = {
+            op.row: op for op in backlog.under(ROOT)
+            if _touches(op, names) or self.names_of(op)[: len(names)] == names
+        }  # fmt: skip
         if node is not None and node.directory is not None:
             found |= {op.row: op for op in backlog.under(node.directory)}
         elif node is None and not found:
