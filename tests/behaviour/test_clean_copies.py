@@ -66,6 +66,27 @@ def test_clean_copy_outlives_our_own_changes(direct: Direct) -> None:
     assert direct.read_file("g") == b"content"
 
 
+def test_what_is_opened_for_writing_beside_a_user_and_not_changed_is_not_sent(
+    direct: Direct,
+) -> None:
+    """The file that was closed a moment ago is still there: it is the copy of what is committed."""
+    direct.write_file("f", b"content")
+    direct.settle()
+    inode = (direct.shared / "f").stat().st_ino
+    writer = direct.open("f", os.O_RDWR)
+    reader = direct.open("f")
+    direct.close(writer)
+    direct.close(direct.open("f", os.O_RDWR))
+    direct.settle()
+    assert (direct.shared / "f").stat().st_ino == inode
+    assert is_copy_current(direct, "f")
+    direct.append("f", b"!")
+    direct.settle()
+    assert direct.pread(reader, 10, 0) == direct.read_file("f") == b"content!"
+    direct.close(reader)
+    assert (direct.shared / "f").read_bytes() == b"content!"
+
+
 def test_evicted_copy_is_read_from_the_shared_tier(direct: Direct) -> None:
     direct.mkdir("d")
     for index in range(5):

@@ -248,6 +248,8 @@ class Data:
         if old is None or old.content is not Content.DATA:
             await self._fill_from_shared(node, obj, keep)
             return
+        if keep and old.clean and old.put is None:  # its last user has not left yet
+            obj.origin, obj.committed_links = old.origin, old.committed_links
         if keep and await core.making(old.id, core.store.clone, old.id, obj.id):
             return
         fd = await core.of_object(old.id, core.store.open_object, old.id, os.O_RDONLY)

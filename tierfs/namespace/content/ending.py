@@ -43,9 +43,10 @@ class Ending:
             await self._data.end_writing(obj)
             if not obj.live or self.settled(obj):
                 await self.written(node, obj)
-            elif not obj.settling:
-                obj.settling = True
-                obj.users += 1
+            else:
+                if not obj.settling:
+                    obj.settling = True
+                    obj.users += 1
                 self._on_unsettled(node, obj)
         except OSError as error:
             self._drive.doubtful(obj, error)

@@ -32,7 +32,7 @@ class Settling:
         self._waiting: dict[LocalObject, tuple[Node, float]] = {}
 
     def add(self, node: Node, obj: LocalObject) -> None:
-        """`obj` was closed by its last writer, and yet has one."""
+        """`obj` was closed by its last writer, just now or once more, and yet has one."""
         self._waiting[obj] = (node, trio.current_time())
         self._send.send_nowait(obj)
 
@@ -56,9 +56,10 @@ class Settling:
             pause = min(2 * pause, LAST_SECONDS)
 
     async def _is_over(self, files: Files, obj: LocalObject) -> bool:
-        if obj not in self._waiting:
+        waiting = self._waiting.get(obj)
+        if waiting is None:
             return True
-        node, since = self._waiting[obj]
+        node, since = waiting
         mapped = trio.current_time() - since > MAPPED_SECONDS
         try:
             over = await files.ending.settle(node, obj, mapped=mapped)
@@ -66,6 +67,6 @@ class Settling:
             # not known to be over, so it is not; it stays open for writing
             log.warning("a closed file may still be written to: %s", error)
             return False
-        if over:
-            self._waiting.pop(obj, None)
+        if over and self._waiting.get(obj) is waiting:  # else it was closed again meanwhile
+            del self._waiting[obj]
         return over
