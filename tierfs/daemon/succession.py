@@ -30,6 +30,9 @@ DEVICE = "device"
 """The name under which the supervisor keeps /dev/fuse."""
 
 BEAT_SECONDS = 0.5
+
+END_SECONDS = 5.0
+"""How long a worker without its supervisor waits for its end before it ends by itself."""
 LOOK_SECONDS = 5.0
 GROWN_BYTES = 4 << 20
 GROWN_TIMES = 4
@@ -186,9 +189,14 @@ class Succession:
             nursery.start_soon(self._keep_small, fs)
 
     async def _beat(self) -> None:
-        while True:
-            self.link.beat()
-            await trio.sleep(BEAT_SECONDS)
+        try:
+            while True:
+                self.link.beat()
+                await trio.sleep(BEAT_SECONDS)
+        except BrokenPipeError:
+            log.info("the supervisor is gone, and this worker with it")
+            await trio.sleep(END_SECONDS)  # it is killed as soon as that is (PR_SET_PDEATHSIG)
+            raise
 
     async def _keep_small(self, fs: FileSystem) -> None:
         while True:

@@ -7,9 +7,14 @@ import resource
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import trio
 
+from tierfs.daemon import succession
+from tierfs.daemon.succession import Succession
 from tierfs.supervisor.apart import Starter
 from tierfs.supervisor.worker import Worker
 
@@ -39,3 +44,29 @@ def test_one_is_ended_whatever_else_is_kept() -> None:
     worker.kill()
     assert worker.exit_code() == -signal.SIGKILL
     worker.close()
+
+
+class Gone:
+    """The link to a supervisor that was killed."""
+
+    kept: ClassVar[dict[str, int]] = {}
+
+    def beat(self) -> None:
+        raise BrokenPipeError
+
+
+def test_one_whose_supervisor_is_gone_waits_to_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is by the kernel; that is no fault of its own, as long as it comes."""
+    place = Succession.of(Gone(), tmp_path)  # type: ignore[arg-type]
+
+    async def wait() -> bool:
+        with trio.move_on_after(0.2) as waited:
+            await place._beat()
+        return waited.cancelled_caught
+
+    assert trio.run(wait)
+    monkeypatch.setattr(succession, "END_SECONDS", 0.01)
+    with pytest.raises(BrokenPipeError):
+        trio.run(wait)
