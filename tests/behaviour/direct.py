@@ -59,6 +59,7 @@ class Direct(Calls):
         system: goes under the rooms; its hook may fail or stall any call.
         counts: lookups by nodeid, as the kernel would count them.
         caller: who calls.
+        dead: nothing is written down any more.
     """
 
     def __init__(self, root: Path, shared: Path, **settings: float) -> None:
@@ -68,12 +69,13 @@ class Direct(Calls):
         self.caller = CALLER
         self._fds: dict[int, Opened] = {}
         self._next = 3
+        self.dead = False
         self._settings = Settings(
             local=root / "local", shared=shared, node="direct",
             **({"unlink_settle": 0.02} | settings),  # type: ignore[arg-type]
         )  # fmt: skip
-        self._mountpoint = root / "mnt"
-        for path in (self._settings.local, self._mountpoint, shared):
+        self._mountpoint, self._run_directory = root / "mnt", root / "run"
+        for path in (self._settings.local, self._mountpoint, self._run_directory, shared):
             path.mkdir(parents=True, exist_ok=True)
         self._ready, self._go, self._stop = threading.Event(), trio.Event(), trio.Event()
         self._error: BaseException | None = None
@@ -87,6 +89,7 @@ class Direct(Calls):
         But for what was being published when it died: lookups wait until that is settled.
         """
         self._ready.clear()
+        self.dead = False
         self._go, self._stop = trio.Event(), trio.Event()
         self._thread = threading.Thread(target=self._run, args=(held,))
         self._thread.start()
@@ -109,6 +112,20 @@ class Direct(Calls):
         self.stop()
         self.start(held=held)
 
+    def kill(self, *, held: bool = False) -> None:
+        """Dies with what is not written yet, and takes up again what is."""
+        self.run_sync(self.die)
+        self.restart(held=held)
+
+    def die(self) -> None:
+        """From this step on nothing is written down."""
+        journal = self.rooms.journal
+        self.dead = True
+        journal._writer.fail(ConnectionAbortedError("killed"))
+        ahead, journal._ahead = journal._ahead, None
+        if ahead is not None:
+            ahead.close(keep=True)
+
     def go(self) -> None:
         """Lets the write-back work."""
         self._token.run_sync_soon(self._go.set)
@@ -117,15 +134,16 @@ class Direct(Calls):
         try:
             trio.run(self._serve, held)
         except BaseException as error:
-            self._error = error
+            self._error = None if self.dead else error  # nothing could be journaled any more
         finally:
             self._ready.set()
 
     async def _serve(self, held: bool) -> None:
         async with AsyncExitStack() as stack:
             self.rooms = await build(
-                str(self._mountpoint), self._settings, stack, self._place(), self.system
-            )
+                str(self._mountpoint), self._settings, stack, self._run_directory,
+                self._place(), self.system,
+            )  # fmt: skip
             core = self.rooms.fs.core
             core.settings = dataclasses.replace(core.settings, mkdir_wait=0.0 if held else 0.2)
             async with trio.open_nursery() as nursery:

@@ -29,8 +29,8 @@ Tree = dict[str, tuple[object, ...]]
 """Path: kind, mode, content, xattrs, link count."""
 
 STEPS = {
-    "append", "chmod", "drop_caches", "link", "mkdir", "rename", "restart", "rmdir", "settle",
-    "setxattr", "symlink", "unlink", "write_file",
+    "append", "chmod", "drop_caches", "kill", "link", "mkdir", "rename", "restart", "rmdir",
+    "settle", "setxattr", "symlink", "unlink", "write_file",
 }  # fmt: skip
 NAMES = st.sampled_from(["a", "b", "c"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         except (AssertionError, OSError, trio.TooSlowError) as error:
             error.add_note("\n".join(self.direct.steps))
             pending = self.direct.run_sync(lambda: [*self.direct.rooms.backlog.under(ROOT)])
-            error.add_note("pending:\n" + "\n".join(map(repr, pending)))
+            error.add_note("pending:\n" + "\n".join(f"{op} {op.error}" for op in pending))
             raise
         finally:
             self.direct.stop()
@@ -284,6 +284,16 @@ class Machine(RuleBasedStateMachine):
         self.check(self.direct)
 
 
+class KilledMachine(Machine):
+    """The same, and it is killed in the very moment in which it has answered."""
+
+    @rule(held=st.booleans())
+    def kill(self, held: bool) -> None:
+        """In the very moment in which it has answered."""
+        self.direct.kill(held=held)
+        self.check(self.direct)
+
+
 def foreign(direct: Direct) -> None:
     """A directory from before tierfs: nothing on it tells its id."""
     (direct.shared / "old").mkdir()
@@ -367,9 +377,9 @@ def test_pending_link_that_was_renamed_over_counts_no_more(
 
 @pytest.mark.slow
 def test_restarts_at_any_point(tiers: tuple[LoopDevice, LoopDevice]) -> None:
-    Machine.devices = tiers
+    KilledMachine.devices = tiers
     run_state_machine_as_test(
-        Machine,
+        KilledMachine,
         settings=settings(
             max_examples=int(os.environ.get("TIERFS_TEST_EXAMPLES", "20")),
             stateful_step_count=40,

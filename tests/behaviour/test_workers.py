@@ -76,6 +76,43 @@ def test_a_removed_open_file_stays_removed_when_another_gets_its_inode(workers: 
     assert workers.read_file(other) == b"other"
 
 
+def test_a_removal_is_answered_before_its_row_is_written_and_survives(workers: Workers) -> None:
+    for name in "abc":
+        workers.write_file(name, b"old")
+    workers.mkdir("d")
+    workers.settle()
+    workers.kill(held=True)
+    for name in "ab":
+        workers.stat(name)
+    workers.run(workers.rooms.journal.written)
+    writer = workers.rooms.journal._writer
+    writer._put = lambda item, *, later: None  # type: ignore[method-assign]
+    workers.unlink("a")
+    workers.unlink("b")
+    workers.rmdir("d")
+    workers.kill(held=True)
+    assert OsCalls(workers.shared).tree().keys() >= {"a", "b", "d"}
+    assert workers.tree().keys() == {"c"}
+    workers.write_file("b", b"new")
+    workers.kill()
+    workers.settle()
+    assert workers.tree().keys() == {"b", "c"}
+    assert workers.read_file("b") == b"new"
+    assert OsCalls(workers.shared).tree().keys() == {"b", "c"}
+
+
+def test_what_takes_content_along_is_not_answered_before_its_row_is_written(
+    workers: Workers,
+) -> None:
+    """A name must not outlive its content."""
+    workers.kill(held=True)
+    workers.write_file("a", b"only here")
+    written = workers.rooms.journal._writer.written
+    workers.unlink("a")
+    posted = workers.run_sync(lambda: workers.rooms.journal._posted)
+    assert written.reached >= posted - 1  # what was posted behind the removal may follow
+
+
 def test_a_removal_that_removes_what_others_put_under_the_name_says_of_no_place(
     workers: Workers,
 ) -> None:

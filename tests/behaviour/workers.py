@@ -42,19 +42,12 @@ class Kept:
 
 
 class Workers(Direct):
-    """As `Direct`, with a supervisor: nodes and descriptors outlive the worker.
-
-    Attributes:
-        dead: nothing is written down any more.
-    """
+    """As `Direct`, with a supervisor: nodes and descriptors outlive the worker."""
 
     def __init__(self, root: Path, shared: Path) -> None:
         super().__init__(root, shared)
-        self._run_directory = root / "run"
-        self._run_directory.mkdir()
         self._kept = Kept()
         self._unique = 0
-        self.dead = False
         self._succession: Succession
 
     def _place(self) -> Succession:
@@ -62,13 +55,10 @@ class Workers(Direct):
         return self._succession
 
     def _run(self, held: bool) -> None:
-        self.dead = False
         super()._run(held)
         for fd in self._succession.log._fds:  # as the end of a process would
             os.close(fd)
         self._succession.log._fds.clear()
-        if self.dead:
-            self._error = None  # whatever it met as nothing could be journaled any more
 
     def kill(self, *, held: bool = False) -> None:
         """What is not written yet never will be; the next worker takes up what is.
@@ -80,8 +70,7 @@ class Workers(Direct):
 
     def die(self) -> None:
         """From this step on nothing is written down."""
-        self.dead = True
-        self.rooms.journal._writer.fail(ConnectionAbortedError("killed"))
+        super().die()
         self._succession.log.append = lambda lines: None  # type: ignore[method-assign]
 
     def die_at_row(self, kind: OpKind | None = None) -> None:

@@ -91,6 +91,37 @@ def test_backlog_goes_on_after_kill(node: Node) -> None:
     compare(node.mount, node.shared)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_removals_that_were_answered_survive_the_kill(node: Node, whole: bool) -> None:
+    """Of the worker, or of all: their rows share a transaction that comes after the answer."""
+    node.expected.append(r"killed by SIGKILL")
+    directory = node.mount / "d"
+    directory.mkdir()
+    names = [f"f{number:03}" for number in range(120)]
+    for name in names:
+        (directory / name).write_bytes(b"x")
+    (directory / "empty").mkdir()
+    node.settle()
+    for _ in range(3):
+        gone, names = names[:30], names[30:]
+        os.listdir(directory)
+        for name in gone:
+            (directory / name).unlink()
+        if whole:
+            node.kill()
+            node.start()
+        else:
+            node.kill_worker()
+        assert sorted(os.listdir(directory)) == sorted([*names, "empty"])
+    (directory / "empty").rmdir()
+    node.kill()
+    node.start()
+    assert sorted(os.listdir(directory)) == names
+    (directory / gone[0]).write_bytes(b"again")
+    node.settle()
+    assert sorted(os.listdir(node.shared / "d")) == sorted([gone[0], *names])
+
+
 def test_dead_mount_is_replaced(node: Node) -> None:
     (node.mount / "f").write_bytes(b"x")
     node.kill()

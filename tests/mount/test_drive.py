@@ -128,6 +128,30 @@ def write_through(node: Node, shared: LoopDevice) -> None:
     assert (there / "d").stat().st_mode & 0o777 == 0o700
 
 
+def test_removals_go_on_while_the_drive_fails(
+    node: Node, local: LoopDevice, shared: LoopDevice
+) -> None:
+    """Some were answered and not written yet when it failed."""
+    directory, there = node.mount / "run", shared.mountpoint / "run"
+    directory.mkdir()
+    names = [f"f{number:02}" for number in range(60)]
+    for name in names:
+        (directory / name).write_bytes(b"x")
+    node.settle()
+    os.listdir(directory)
+    for number, name in enumerate(names):
+        if number == 30:
+            shut_down(local)
+        (directory / name).unlink()
+    assert os.listdir(directory) == []
+    wait_until(lambda: dead(node), "the drive's failure to be noticed")
+    assert os.listdir(directory) == []
+    (directory / names[0]).write_bytes(b"anew")
+    wait_until(lambda: os.listdir(there) == [names[0]], "the removals")
+    assert os.listdir(directory) == [names[0]]
+    assert not list(session_directory(str(node.mount)).glob("ahead-*"))
+
+
 def dead(node: Node) -> bool:
     return "failed" in str(node.status()["local"]["state"])
 

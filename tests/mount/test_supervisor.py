@@ -239,12 +239,13 @@ def calls_in(directory: Path) -> dict[str, tuple[Callable[[], object], set[str]]
     }
 
 
-@pytest.mark.parametrize("where", ["reply", "post"])
+@pytest.mark.parametrize("where", ["reply", "noted", "post"])
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_request_asked_again_is_answered_once(
     make_node: Callable[..., Node], tmp_path: Path, where: str, committed: bool
 ) -> None:
-    """The worker dies when the change is journaled and not answered, or about to be journaled."""
+    """The worker dies when the change is journaled and not answered, when a removal is noted ahead
+    of the journal, or when it is about to be journaled."""
     armed = tmp_path / "armed"
     node = dying(make_node, "a", armed).start()
     expected = {}

@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
@@ -76,10 +77,14 @@ async def build(
     mountpoint: str,
     settings: Settings,
     stack: AsyncExitStack,
+    runtime: Path,
     succession: Succession | None = None,
     system: OS | None = None,
 ) -> Rooms:
-    """Checks and opens everything. TierfsError, and then nothing was made, for what is refused."""
+    """Checks and opens everything. TierfsError, and then nothing was made, for what is refused.
+
+    `runtime` is the runtime directory of the mount, in memory.
+    """
     goes_on = succession is not None and succession.device is not None
     pools = Pools(
         Pool("local", LOCAL_THREADS),
@@ -111,6 +116,7 @@ async def build(
     # a journal that was lost beside objects must not be taken for a fresh start
     journal = Journal.open(settings.local / JOURNAL, system, create=store.is_empty(), stand_in=True)
     stack.callback(journal.close)
+    journal.write_ahead(system, runtime, take_up=not store.boot_changed)
     joining = Joining(settings, store, journal, system, pools)
     shared = await joining.in_time() if goes_on else joining.now()
     stack.callback(joining.leave, shared)

@@ -74,7 +74,7 @@ async def serve(
         else:
             live.forget(mountpoint)
         with none_while_loading():
-            rooms = await build(mountpoint, settings, stack, succession)
+            rooms = await build(mountpoint, settings, stack, runtime, succession)
         live.spread(rooms, settings)
         mount = Mount(rooms, succession)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:

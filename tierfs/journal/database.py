@@ -143,6 +143,19 @@ class Database:
         """Store `value` under `key`."""
         self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
+    def noted(self) -> tuple[bytes | None, int]:
+        """Where posts that this one may lack stand, and the number of the last that it has."""
+        path, applied = self.meta(schema.AHEAD), self.meta(schema.APPLIED)
+        known = path if isinstance(path, bytes) and path else None
+        return known, applied if isinstance(applied, int) else 0
+
+    def take_up(self, posts: Iterable[Iterable[rows.Statement]], path: bytes) -> None:
+        """Apply `posts`, which it lacked. Those that it may lack next will stand at `path`."""
+        for statements in posts:
+            self.apply(statements)
+        self.set_meta(schema.AHEAD, path)
+        self.set_meta(schema.APPLIED, 0)
+
     def mark_undurable_suspect(self) -> list[int]:
         """See Journal.mark_undurable_suspect."""
         return [row for (row,) in self.connection.execute(_MARK_SUSPECT)]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -12,7 +15,8 @@ from typing import Generic, TypeVar
 import trio
 
 from tierfs.errors import JournalError
-from tierfs.journal import schema
+from tierfs.journal import ahead, schema
+from tierfs.journal.ahead import Ahead
 from tierfs.journal.changes import Change
 from tierfs.journal.database import Database
 from tierfs.journal.numbers import BLOCK, Numbers
@@ -22,6 +26,8 @@ from tierfs.journal.writer import Writer
 from tierfs.model import CleanRecord, JournalSnapshot, ObjectId
 from tierfs.osio import OS
 from tierfs.threads import patience
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -62,6 +68,7 @@ class Journal:
         self._posted = 0
         self._gathered: list[Statement] | None = None
         self._kept = trio.Event()
+        self._ahead: Ahead | None = None
         self.before_post: Callable[[], None] | None = None
         self._numbers = self._open_numbers(schema.NUMBER_LIMIT)
         self._rows = self._open_numbers(schema.ROW_LIMIT)
@@ -86,6 +93,49 @@ class Journal:
         except BaseException:
             writer.close()
             raise
+
+    def write_ahead(self, system: OS, directory: Path, *, take_up: bool) -> None:
+        """What is posted early survives the process at once, in a file in `directory`; blocks.
+
+        With `take_up` what an earlier process left of that is applied; else it is worth nothing,
+        as the local file system was mounted again. Where there can be no such file all goes on
+        without. JournalError.
+        """
+        before, applied = self._writer.call(Database.noted).result()
+        old = None if before is None else Path(os.fsdecode(before))
+        path = directory / f"ahead-{secrets.token_hex(8)}"
+        try:
+            lacking = ahead.left(system, old, applied) if old is not None and take_up else []
+        except (OSError, ValueError) as error:
+            raise JournalError(
+                f"{old}.0 and .1, which hold the last changes before a kill, cannot be read: "
+                f"{error}; without these two files the mount begins without those changes"
+            ) from error
+        try:
+            made: Ahead | None = Ahead(system, path)
+        except OSError as error:
+            log.info("%s: %s; each removal is journaled by itself", path, error)
+            made = None
+        name = b"" if made is None else os.fsencode(path)
+        self._writer.call(lambda database: database.take_up(lacking, name), durable=True).result()
+        if lacking:
+            log.info("%d changes that were answered before they were journaled are taken up",
+                     len(lacking))  # fmt: skip
+        self._ahead = made
+        if old is not None:
+            with contextlib.suppress(OSError):
+                ahead.remove(system, old)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether all that was posted survives the process already, written or not.
+
+        Not while the database is far behind.
+        """
+        noted = self._ahead
+        if noted is None or noted.last != self._posted or noted.is_crowded:
+            return False
+        return self.failed is None and self.lost is None
 
     @property
     def failed(self) -> JournalError | None:
@@ -123,20 +173,49 @@ class Journal:
         if self._gathered is not None:
             self._gathered += statements
             return self._ticket(self._posted + 1)
-        return self._ticket(self._send(statements, later=later))
+        return self._ticket(self._send(statements, later=later, early=False))
 
     def _ticket(self, number: int) -> Ticket:
         writer = self._writer
         return Ticket(number, writer.written, writer.syncer, writer.hurry)
 
-    def _send(self, statements: list[Statement], *, later: bool) -> int:
+    def _send(self, statements: list[Statement], *, later: bool, early: bool) -> int:
         if self.before_post is not None:
             self.before_post()
         self._posted += 1
-        self._writer.post(self._posted, statements, later=later)
+        noted = self._ahead is not None and self._note(self._ahead, statements, early=early)
+        self._writer.post(self._posted, statements, later=later, noted=noted)
         if later:
             self._kept.set()
         return self._posted
+
+    def _note(self, noted: Ahead, statements: list[Statement], *, early: bool) -> bool:
+        """Whether the present post stands in the file, before the database can have it.
+
+        It does if others before it do, or if it is an early one and the database has all before.
+        """
+        if self.lost is not None:
+            # what the next process finds in its database is older than what was noted
+            self._leave(noted)
+            return False
+        written = self._writer.written.reached
+        try:
+            noted.settle(written)
+            if noted.is_over and noted.is_empty:
+                self._leave(noted)
+            if noted.is_over or (noted.is_empty and not (early and written == self._posted - 1)):
+                return False
+            noted.note(self._posted, statements)
+        except (OSError, ValueError) as error:
+            log.error("%s: each removal is journaled by itself from now on", error)
+            noted.is_over = True  # what it holds stays until the database has it
+            return False
+        return True
+
+    def _leave(self, noted: Ahead) -> None:
+        self._ahead = None
+        with contextlib.suppress(OSError):
+            noted.close(keep=False)
 
     async def run(self) -> None:
         """Writes what was posted for later, until cancelled."""
@@ -147,10 +226,11 @@ class Journal:
             self._writer.hurry()
 
     @contextlib.contextmanager
-    def together(self, *, later: bool = False) -> Iterator[None]:
+    def together(self, *, later: bool = False, early: bool = False) -> Iterator[None]:
         """What is posted inside is one post: all of it or nothing survives. For synchronous steps.
 
-        One that raises has posted what it had until then. `later` as of `post`.
+        One that raises has posted what it had until then. `later` as of `post`; `early`: it is to
+        survive the process at once, which `is_ahead` tells.
         """
         assert self._gathered is None, "not nested"
         self._gathered = []
@@ -158,7 +238,7 @@ class Journal:
             yield
         finally:
             statements, self._gathered = self._gathered, None
-            self._send(statements, later=later)
+            self._send(statements, later=later, early=early)
 
     async def written(self) -> None:
         """Return when every post so far survives the process; JournalError when it cannot."""
@@ -250,6 +330,10 @@ class Journal:
     def close(self) -> None:
         """Commit what is queued, bring the WAL into the database and close it. Blocks."""
         self._writer.close()
+        if (noted := self._ahead) is not None:
+            self._ahead = None
+            with contextlib.suppress(OSError):
+                noted.close(keep=self._writer.written.reached < self._posted)
 
     async def _ask(self, function: Callable[[Database], T]) -> T:
         return await self._ask_soon(function).get()

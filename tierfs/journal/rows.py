@@ -100,7 +100,7 @@ def _op_row(op: Op) -> tuple[Any, ...]:
         op.row, op.number, op.first, op.kind.value, op.state.value, op.mark and op.mark.value,
         op.object, op.parent, op.name, op.parent2, op.name2, _stored(op.timestamp_ns),
         _stored(op.changed_ns), _stored_or_null(op.base_inode), int(op.overwrites),
-        "\0".join(op.fields).encode("utf-8", "surrogateescape"), op.flags,
+        "\0".join(op.fields).encode("utf-8", "surrogateescape"), int(op.flags),
         _stored_or_null(connection), _stored_or_null(unique), op.size, _text(op.error),
         op.attempts, op.digest, _stored_or_null(op.staged_inode), int(op.durable),
     )  # fmt: skip

@@ -16,10 +16,14 @@ FORMAT_VERSION = 1
 
 NUMBER_LIMIT = "number_limit"
 ROW_LIMIT = "row_limit"
+AHEAD = "ahead"
+APPLIED = "applied"
 
 TABLES = """
 -- Small facts, by key.
 --   number_limit, row_limit   (INTEGER) every number, every row id handed out is below it
+--   ahead                     (BLOB) where posts stand that are not here yet, see ahead.py
+--   applied                   (INTEGER) number of the last of those that is
 --   others                    (BLOB) set by the daemon: shared_id, shared_inode
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,

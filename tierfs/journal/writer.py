@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tierfs.errors import JournalError
+from tierfs.journal import schema
 from tierfs.journal.database import Database
 from tierfs.journal.explain import explain, is_of_drive
 from tierfs.journal.progress import Progress
@@ -29,6 +30,7 @@ _IDLE_SECONDS = 1.0
 class _Post:
     number: int
     statements: list[Statement]
+    noted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,15 @@ class Writer:
         self._in_use = threading.Lock()
         self.syncer = Syncer(self.written, self._fsync, self.fail)
 
-    def post(self, number: int, statements: list[Statement], *, later: bool = False) -> None:
-        """Queue post `number`; numbers rise by one. `later`: with the next one, or at `hurry`."""
+    def post(
+        self, number: int, statements: list[Statement], *, later: bool = False, noted: bool = False
+    ) -> None:
+        """Queue post `number`; numbers rise by one. `later`: with the next one, or at `hurry`.
+
+        `noted`: the database is to know that it has it, as it stands elsewhere, too (ahead.py).
+        """
         if self.failed is None:
-            self._put(_Post(number, statements), later=later)
+            self._put(_Post(number, statements, noted), later=later)
 
     def hurry(self) -> None:
         """What was to be written later is written now."""
@@ -229,12 +236,16 @@ class Writer:
 
 def _execute(database: Database, batch: list[_Post | _Call]) -> list[tuple[Future[Any], Any]]:
     answers: list[tuple[Future[Any], Any]] = []
+    noted = 0
     database.begin()
     for item in batch:
         if isinstance(item, _Post):
             database.apply(item.statements)
+            noted = item.number if item.noted else noted
         else:
             answers.append((item.future, item.function(database)))
+    if noted:
+        database.set_meta(schema.APPLIED, noted)
     database.commit()
     if any(isinstance(item, _Call) and item.durable for item in batch):
         database.wal.fsync()

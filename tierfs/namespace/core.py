@@ -174,13 +174,13 @@ class Core(Objects):
         self.writeback.submit(self.issue_trash_of_older(group))
 
     @contextmanager
-    def step(self, *, later: bool = False) -> Iterator[None]:
+    def step(self, *, later: bool = False, early: bool = False) -> Iterator[None]:
         """All that is posted inside, and that the present request is carried out, survives or not.
 
         For the one synchronous step in which a call that changes names does it. `later`: what
-        must be written follows (`Journal.post`).
+        must be written follows (`Journal.post`); `early` as of `Journal.together`.
         """
-        with self.journal.together(later=later):
+        with self.journal.together(later=later, early=early):
             yield
             if (request := current()) is not None:
                 self.journal.post(SaveRequest(request.unique))

@@ -1,8 +1,8 @@
 """For a daemon under test: it dies once, where the file `ARMED` says.
 
 "reply": about to answer a request that changes names. "post": about to journal it, when the log of
-what the kernel knows speaks of it already. "init": about to answer the first request of all. "init
-unwritten": when that has been read.
+what the kernel knows speaks of it already. "noted": when it stands ahead of the journal. "init":
+about to answer the first request of all. "init unwritten": when that has been read.
 
 Python imports this module by itself where its folder is in PYTHONPATH.
 """
@@ -11,6 +11,8 @@ import os
 import signal
 from pathlib import Path
 
+from tierfs.journal import Journal
+from tierfs.journal.ahead import Ahead
 from tierfs.journal.rows import Statement
 from tierfs.journal.writer import Writer
 from tierfs.kernel.filter import Filter
@@ -23,6 +25,7 @@ ARMED = Path(os.environ["TIERFS_TEST_DIE_AT_REPLY"])
 
 send_reply = Filter._reply
 note_init = Memory.init
+mark = Journal._note
 post = Writer.post
 
 
@@ -47,14 +50,23 @@ def die_or_note(self: Memory, request: bytes) -> None:
     note_init(self, request)
 
 
-def die_or_post(
-    self: Writer, number: int, statements: list[Statement], *, later: bool = False
-) -> None:
+def die_or_mark(self: Journal, noted: Ahead, statements: list[Statement], *, early: bool) -> bool:
     if current() is not None:
         die_if("post")
-    post(self, number, statements, later=later)
+    return mark(self, noted, statements, early=early)
 
 
+def die_or_post(
+    self: Writer, number: int, statements: list[Statement], *, later: bool = False,
+    noted: bool = False,
+) -> None:  # fmt: skip
+    if current() is not None:
+        die_if("post")
+        die_if("noted")
+    post(self, number, statements, later=later, noted=noted)
+
+
+Journal._note = die_or_mark  # type: ignore[method-assign]
 Writer.post = die_or_post  # type: ignore[method-assign]
 Filter._reply = die_or_reply  # type: ignore[method-assign]
 Memory.init = die_or_note  # type: ignore[method-assign]

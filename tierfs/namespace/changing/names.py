@@ -103,14 +103,15 @@ class Names(Making):
 
     async def _take(self, kind: OpKind, state: DirectoryState, name: Name, node: Node) -> None:
         core = self._core
-        with core.step():
+        with core.step(later=True, early=True):
             ops, obj = self._take_away(kind, state, name, node)
         for op in ops:
             core.writeback.submit(op)
         if not ops:
             await self._keep_time(state)
-        # first the rows: a name must not outlive its content
-        await core.journal.written()
+        if not core.journal.is_ahead or (obj is not None and obj.content is not Content.NONE):
+            # first the rows: a name must not outlive its content
+            await core.journal.written()
         await core.dispose_unused(obj)
 
     def _take_away(
