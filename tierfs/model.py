@@ -232,7 +232,7 @@ class Op:
         path: the names that lead to it from the root, its own name last.
         targets: directory ids that a symlink or pointer leads to (cover, R2).
         unsealed: it lies, with both its ends, inside an unsealed checkpoint (R1).
-        group: the sealed checkpoint that it lies in.
+        group: the sealed checkpoint that it lies in; of RENAME that which it takes a name from.
         log: a PUT of a file that stays open: nothing waits for it.
         subdirectories: what its end adds to those that the shared tier has, by directory id.
     """

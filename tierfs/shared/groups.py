@@ -6,6 +6,7 @@ import enum
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -124,6 +125,10 @@ class Records(ControlFiles):
     it, and nothing is done to that checkpoint.
     """
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._writing_manifest = threading.RLock()
+
     def group_records(self, group: ObjectId) -> list[Record]:
         """The state records of `group`, oldest first; those before the last seal are not kept."""
         try:
@@ -186,9 +191,28 @@ class Records(ControlFiles):
 
     def write_manifest(self, group: ObjectId, lines: Iterable[ManifestLine]) -> None:
         """Say which files the generation of `group` that is sealed next consists of."""
-        with self.control(layout.GROUPS, layout.encode_id(group), make=True) as directory:
-            data = _encode_manifest(group, lines)
+        data = _encode_manifest(group, lines)
+        with (
+            self._writing_manifest,
+            self.control(layout.GROUPS, layout.encode_id(group), make=True) as directory,
+        ):
             self.write_whole("manifest", directory, layout.MANIFEST, data, exclusive=False)
+
+    def strike(self, group: ObjectId, path: bytes) -> None:
+        """`path`, with all that is below it, is about to be taken out of the sealed `group`.
+
+        Its manifest has it no more, so nobody takes it for lost.
+        """
+        with self._writing_manifest:
+            try:
+                lines = self.manifest(group) or []
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                return  # that of another version says nothing to this one
+            left = [line for line in lines if not (line.path + b"/").startswith(path + b"/")]
+            if len(left) < len(lines):
+                self.write_manifest(group, left)
 
     def manifest(self, group: ObjectId) -> list[ManifestLine] | None:
         """The files of `group` when it was last sealed; None: it has no manifest."""

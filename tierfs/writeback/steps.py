@@ -48,6 +48,8 @@ class Call:
             `place2` is the directory that it is about.
         inode: what is meant: by `name` of UNLINK, RMDIR and SETATTR, by `name2` of RENAME and
             LINK, and of the others what was staged. None: it is not on the shared tier.
+        taken: the published checkpoint, as other nodes call it, that UNLINK or RENAME takes a
+            name from, and what leads to that in it.
     """
 
     row: int
@@ -63,6 +65,7 @@ class Call:
     replace: bool
     fields: tuple[str, ...]
     directories: dict[ObjectId, Place] = field(default_factory=dict)
+    taken: tuple[ObjectId, bytes] | None = None
 
     @classmethod
     def of(cls, places: Places, op: Op, directories: tuple[ObjectId, ...]) -> Call:
@@ -87,6 +90,7 @@ class Call:
             op.row, op.kind, op.object, places.group(op.object), place, name, place2, name2,
             place.inode if name == b"" else inode, op.flags, op.overwrites, op.fields,
             {directory: places.place(directory) for directory in directories},
+            _taken_from(places, op, (place, name) if place2 is None else (place2, name2)),
         )  # fmt: skip
 
     @property
@@ -105,6 +109,20 @@ class Call:
         """The directory of `name2`."""
         assert self.place2 is not None
         return self.place2
+
+
+def _taken_from(
+    places: Places, op: Op, source: tuple[Place, Name]
+) -> tuple[ObjectId, bytes] | None:
+    if op.group is None or op.kind not in (OpKind.UNLINK, OpKind.RENAME):
+        return None
+    top = places.path(op.group)
+    published = unstaged_name(os.path.basename(top)) is None
+    above, name = source
+    path = b"/".join((above.path, name))
+    if not published or above.path.startswith(TRASH_PATH) or not path.startswith(top + b"/"):
+        return None  # its manifest is made anew, or goes with it
+    return places.group(op.group), path[len(top) + 1 :]
 
 
 FinalCall = Callable[[SharedTier, Call], Applied]
@@ -176,6 +194,8 @@ def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
 
 def rename(shared: SharedTier, call: Call) -> Applied:
     """Rename what stands under (place2, name2)."""
+    if call.taken is not None:
+        shared.strike(*call.taken)
     try:
         st = shared.rename(call.source, call.name2, call.place, call.name, call.inode, call.flags)
     except FileNotFoundError:
@@ -199,6 +219,8 @@ def link(shared: SharedTier, call: Call) -> Applied:
 def remove(shared: SharedTier, call: Call) -> Applied:
     """Remove a name, if it still is what was meant."""
     if call.kind is OpKind.UNLINK:
+        if call.taken is not None:
+            shared.strike(*call.taken)
         shared.unlink(call.place, call.name, call.meant)
         return Applied(None)
     if not _rmdir(shared, call) and not (_give_up(shared, call) and _rmdir(shared, call)):

@@ -141,7 +141,7 @@ class GroupTable:
         """Notes in `op` the checkpoint that it lies in, sealed or not."""
         ends = (op.scope, op.scope2) if op.scope2 else (op.scope,)
         op.unsealed = all(self.unsealed_in(scope) is not None for scope in ends)
-        op.group = self.sealed_in(op.scope)
+        op.group = self.sealed_in(op.scope2 if op.kind is OpKind.RENAME else op.scope)
         if op.group is not None and self._became_one_after(op.group, op.number):
             op.group = None
         if op.kind in REMOVALS and (leaving := self.leaving(op.scope)) is not None:
