@@ -1,4 +1,4 @@
-"""Files that leave a published checkpoint one by one: its manifest has them no more."""
+"""Files of a published checkpoint that are changed one by one."""
 
 from __future__ import annotations
 
@@ -76,3 +76,31 @@ def test_the_checkpoint_renamed(direct: Direct) -> None:
     direct.settle()
     assert "optimizer.pt" not in listed(direct, "run/checkpoint-2")
     assert "config.json" in listed(direct, "run/checkpoint-2")
+
+
+@pytest.mark.parametrize("other", [f"{AT}/again.pt", "run/elsewhere.pt", f"{AT}/rank/again.pt"])
+@pytest.mark.parametrize("by", ["its first name", "its other name"])
+def test_a_file_of_two_names_is_written_over(direct: Direct, other: str, by: str) -> None:
+    """Which of the names is given to the new version first is not said: neither is, there."""
+    name = f"{AT}/optimizer.pt"
+    direct.link(name, other)
+    direct.settle()
+    stands = direct.shared / AT
+    before = {path: path.read_bytes() for path in stands.rglob("*") if path.is_file()}
+    fd = direct.open(name if by == "its first name" else other, os.O_RDWR)
+    direct.pwrite(fd, b"NEW", 0)
+    direct.close(fd)
+    direct.settle()
+    assert {path: path.read_bytes() for path in before} == before
+    assert direct.read_file(name) == direct.read_file(other) == b"NEWimizer.pt"
+    direct.run(commit, direct)
+    direct.settle()
+    for path in (name, other):
+        assert (direct.shared / path).read_bytes() == b"NEWimizer.pt"
+
+
+async def commit(direct: Direct) -> None:
+    """As `tierfs commit`."""
+    for group in direct.fs.core.groups:
+        direct.fs.core.groups.ask(group, -1)
+        await direct.fs.sealing.judge_again(group)

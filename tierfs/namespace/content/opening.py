@@ -215,13 +215,17 @@ class Opening:
         shared_inode = node.shared.inode if node.shared else None
         if entry is not None:
             shared_inode = entry.shared_inode
+        overwrites = shared_inode is not None or (entry is not None and is_sent(entry.op))
+        others = node.names - {name}
+        if others and overwrites:  # they follow it, so it goes where it is issued, not at its close
+            self._core.groups.replace_in(self._core.tree.scope(state.id))
         op, _ = self._core.issue(
             OpKind.PUT, obj, state, name[1], state=OpState.OPEN, base_inode=shared_inode,
-            overwrites=shared_inode is not None or (entry is not None and is_sent(entry.op)),
+            overwrites=overwrites,
         )  # fmt: skip
         op.changed_ns = 0  # the name was there before: its directory does not change
         state.put(name[1], Entry(obj, op, shared_inode))
-        for other in node.names - {name}:
+        for other in others:
             self._link_again(obj, name, other)
 
     def _link_again(
