@@ -30,6 +30,8 @@ def leave(core: Core, node: Node) -> tuple[tuple[str, ...], list[Op]]:
         core.groups.last_removed[group.parent] = group.names
         if (seal := seal_removed(core, group)) is not None:
             return (), [seal]
+    if group is not None:
+        _drop_pointers(core, group)
     core.groups.end(node.directory)
     if group is not None and group.record.older is not None:
         return (STAGED, OLDER), [core.issue_trash_of_older(group)]
@@ -41,6 +43,17 @@ def removal_of_older(core: Core, directory: ObjectId) -> Op | None:
     """The pending TRASH of the sealed generation before the checkpoint `directory`."""
     trashes = (op for op in core.backlog.ops_of_object(directory) if op.kind is OpKind.TRASH)
     return next((op for op in trashes if OLDER in op.fields), None)
+
+
+def _drop_pointers(core: Core, group: Group) -> None:
+    """Takes back the pointers to `group` that later versions replace.
+
+    They are held as long as it is unsealed. From now on they would go, and lead to nothing.
+    """
+    if (seal := group.seal) is not None and seal.phase is not Phase.PUBLISHING:
+        group.seal = None
+        core.drop_op(seal)
+    core.drop_obsolete_pointers()
 
 
 def seal_removed(core: Core, group: Group) -> Op | None:
