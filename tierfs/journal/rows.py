@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from tierfs.journal import changes
@@ -62,6 +63,11 @@ _SAVE_OP = _replace("op", _OP_COLUMNS)
 _SAVE_OBJECT = _replace("object", _OBJECT_COLUMNS)
 _SAVE_DIRECTORY = _replace("directory", _DIRECTORY_COLUMNS)
 _SAVE_GROUP = _replace("checkpoint", _GROUP_COLUMNS)
+_SAVE_REQUEST = "INSERT OR IGNORE INTO request VALUES (?)"
+
+MANY_AT_ONCE = frozenset({_SAVE_OP, _SAVE_OBJECT, _SAVE_DIRECTORY, _SAVE_REQUEST})
+"""Statements whose row of values may be followed by more of them."""
+
 # Not REPLACE: that would not run the trigger for the row that it removes.
 _SAVE_CLEAN = (
     f"INSERT INTO clean ({_CLEAN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -212,10 +218,7 @@ _ENCODERS: dict[type, Callable[[Any], Statement]] = {
         (_stored(c.inode), int(c.directory)),
     ),
     changes.DropPin: lambda c: ("DELETE FROM pin WHERE inode = ?", (_stored(c.inode),)),
-    changes.SaveRequest: lambda c: (
-        "INSERT OR IGNORE INTO request VALUES (?)",
-        (_stored(c.unique),),
-    ),
+    changes.SaveRequest: lambda c: (_SAVE_REQUEST, (_stored(c.unique),)),
     changes.DropRequests: lambda c: (
         "DELETE FROM request WHERE request_unique IN (SELECT value FROM json_each(?))",
         (json.dumps([_stored(unique) for unique in c.uniques]),),
@@ -226,6 +229,13 @@ _ENCODERS: dict[type, Callable[[Any], Statement]] = {
 def encode(change: changes.Change) -> Statement:
     """`change` as a statement with a copy of its values."""
     return _ENCODERS[type(change)](change)
+
+
+@cache
+def table_of(sql: str) -> str:
+    """The table that a statement of `encode` changes."""
+    words = sql.split()
+    return words[1 + min(words.index(each) for each in ("INTO", "FROM", "UPDATE") if each in words)]
 
 
 def clean_key(inode: int) -> tuple[int]:

@@ -16,6 +16,7 @@ from tierfs.errors import JournalError
 from tierfs.journal import schema
 from tierfs.journal.database import Database
 from tierfs.journal.explain import explain, is_of_drive
+from tierfs.journal.merging import merged
 from tierfs.journal.progress import Progress
 from tierfs.journal.rows import Statement
 from tierfs.journal.syncer import Syncer
@@ -238,12 +239,16 @@ def _execute(database: Database, batch: list[_Post | _Call]) -> list[tuple[Futur
     answers: list[tuple[Future[Any], Any]] = []
     noted = 0
     database.begin()
+    statements: list[Statement] = []
     for item in batch:
         if isinstance(item, _Post):
-            database.apply(item.statements)
+            statements += item.statements
             noted = item.number if item.noted else noted
         else:
+            database.apply(merged(statements))
+            statements = []
             answers.append((item.future, item.function(database)))
+    database.apply(merged(statements))
     if noted:
         database.set_meta(schema.APPLIED, noted)
     database.commit()
