@@ -46,7 +46,10 @@ SPARE_BUFFERS = 8
 IDLE_TASKS = 16
 
 BURST = 32
-"""Messages moved without letting others run."""
+"""Messages moved without letting others run,"""
+
+LONG_BURST = 128
+"""and while nobody waits for anything but the next answer."""
 
 PATIENCE_SECONDS = 0.001
 """How long the step that reads a request may wait for threads before it goes on in the loop."""
@@ -54,8 +57,8 @@ PATIENCE_SECONDS = 0.001
 NEXT_SECONDS = 0.0001
 """How soon the next request of a burst comes;"""
 
-SPIN_SECONDS = 0.001
-"""and how long the loop may have to wait for that."""
+SPIN_SECONDS = 0.004
+"""and how long the loop may have to wait for that: a round of it takes as long as an answer."""
 
 SELECTABLE = 1024
 """select(2) takes descriptors below it (FD_SETSIZE)."""
@@ -186,9 +189,11 @@ class Filter:
             except trio.ClosedResourceError:
                 continue
             self._spin_until = time.monotonic() + SPIN_SECONDS
-            for number in range(BURST):
-                if number:
+            for number in range(LONG_BURST):
+                if number and self._is_alone():
                     self._await_next()
+                elif number >= BURST:
+                    break
                 try:
                     size = self._device.receive(self._buffer)
                 except BlockingIOError:
@@ -207,10 +212,13 @@ class Filter:
                     self._buffer = self._spare.pop() if self._spare else bytearray(MESSAGE_BYTES)
                     self._view = memoryview(self._buffer)
 
+    def _is_alone(self) -> bool:
+        """Whether nobody waits for an answer, and the loop can wait."""
+        return len(self._asked) == len(self._behind) and time.monotonic() < self._spin_until
+
     def _await_next(self) -> None:
-        """Waits a moment for the next request of a burst, while nobody waits for an answer."""
-        fd, waiting = self._device.fd, len(self._asked) - len(self._behind)
-        if not waiting and fd < SELECTABLE and time.monotonic() < self._spin_until:
+        """Waits a moment for the next request of a burst."""
+        if (fd := self._device.fd) < SELECTABLE:
             select.select((fd,), (), (), NEXT_SECONDS)
 
     async def _request(self, nursery: trio.Nursery, message: memoryview) -> bool:
