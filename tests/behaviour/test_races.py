@@ -9,16 +9,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.behaviour.calls import OsCalls, beside, error_of
 from tests.behaviour.direct import CALLER, Direct
 from tests.behaviour.stalls import broken, stalled, until_looked_at
+from tests.faults import Stall
 from tests.harness import wait_until
+from tierfs.model import ROOT, Kind
 from tierfs.namespace.finding.listing import Listing
 from tierfs.namespace.outage.asking import on_behalf_of
+from tierfs.namespace.overlay.nodes import Content
 from tierfs.namespace.overlay.tree import ROOT_INO
 from tierfs.osio import RENAME_EXCHANGE
 from tierfs.osio.intent import is_making
@@ -402,3 +407,25 @@ def test_commit_while_a_file_is_read_and_written(direct: Direct) -> None:
     assert direct.read_file("f") == b"1200000000"
     direct.settle()
     assert OsCalls(direct.shared).read_file("f") == b"1200000000"
+
+
+def test_an_object_that_is_swept_as_an_orphan_and_disposed_of_at_once(direct: Direct) -> None:
+    """The last handle of a file without a name is closed just as the sweep at the start sees it."""
+    core = direct.fs.core
+    direct.system.hook = stall = Stall("local.remove")
+
+    async def race() -> None:
+        obj = core.add_object(Kind.FILE, Content.DATA)
+        create = partial(
+            core.store.create, obj.id, Kind.FILE, mode=0o600, uid=0, gid=0, parent=ROOT, name=b"f"
+        )
+        os.close(await core.local(create))
+        assert core.unused(obj)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(core.remove_orphan, obj.id)
+            await trio.to_thread.run_sync(stall.reached.wait)
+            await core.dispose(obj)
+            stall.release()
+        assert obj.id not in core.doomed
+
+    direct.run(race)

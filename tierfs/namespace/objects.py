@@ -117,7 +117,8 @@ class Objects(Tiers):
         try:
             await self.local(self.store.remove, id_)
         finally:
-            del self.doomed[id_]
+            if self.doomed.get(id_) is removed:  # who disposes of the object may have ended first
+                del self.doomed[id_]
             removed.set()
 
     async def _unlink_published(self, obj: LocalObject) -> None:
