@@ -70,6 +70,28 @@ def test_renamed(direct: Direct, way: str) -> None:
     assert listed(direct) == {"model.safetensors", "trainer_state.json"}
 
 
+@pytest.mark.parametrize("way", ["straight", "restarted"])
+def test_a_log_that_goes_on(make_direct: Callable[..., Direct], way: str) -> None:
+    direct = make_direct(group_settle=0.05)
+    direct.mkdir("run")
+    direct.mkdir(AT)
+    direct.write_file(f"{AT}/model.safetensors", b"1")
+    direct.write_file(f"{AT}/train.log", b"one\n")
+    direct.write_file(f"{AT}/trainer_state.json", b"{}")
+    direct.settle()
+    flush(direct)
+    assert "train.log" in listed(direct)
+    direct.restart(held=way == "restarted")
+    fd = direct.open(f"{AT}/train.log", os.O_WRONLY)
+    direct.pwrite(fd, b"two\n", 4)
+    direct.close(fd)
+    if way == "restarted":
+        direct.restart(held=True)
+    direct.settle()
+    assert (direct.shared / AT / "train.log").read_bytes() == b"one\ntwo\n"
+    assert listed(direct) == {"model.safetensors", "trainer_state.json"}
+
+
 def test_the_checkpoint_renamed(direct: Direct) -> None:
     direct.rename(AT, "run/checkpoint-2")
     direct.unlink("run/checkpoint-2/optimizer.pt")

@@ -199,9 +199,9 @@ class Records(ControlFiles):
             self.write_whole("manifest", directory, layout.MANIFEST, data, exclusive=False)
 
     def strike(self, group: ObjectId, path: bytes) -> None:
-        """`path`, with all that is below it, is about to be taken out of the sealed `group`.
+        """`path`, with all that is below it, is about to go from the sealed `group`, or to change.
 
-        Its manifest has it no more, so nobody takes it for lost.
+        Its manifest has it no more, so nobody takes it for lost or damaged.
         """
         with self._writing_manifest:
             try:

@@ -49,7 +49,7 @@ class Call:
         inode: what is meant: by `name` of UNLINK, RMDIR and SETATTR, by `name2` of RENAME and
             LINK, and of the others what was staged. None: it is not on the shared tier.
         taken: the published checkpoint, as other nodes call it, that UNLINK or RENAME takes a
-            name from, and what leads to that in it.
+            name from, or in which PUT sends a log, and what leads to that in it.
     """
 
     row: int
@@ -114,7 +114,7 @@ class Call:
 def _taken_from(
     places: Places, op: Op, source: tuple[Place, Name]
 ) -> tuple[ObjectId, bytes] | None:
-    if op.group is None or op.kind not in (OpKind.UNLINK, OpKind.RENAME):
+    if op.group is None or not (op.log or op.kind in (OpKind.UNLINK, OpKind.RENAME)):
         return None
     top = places.path(op.group)
     published = unstaged_name(os.path.basename(top)) is None
@@ -178,6 +178,8 @@ def observed(final: FinalCall, shared: SharedTier, call: Call) -> Applied:
 
 def publish(staged: Staged, shared: SharedTier, call: Call) -> Applied:
     """Give what was staged its final name."""
+    if call.taken is not None:
+        shared.strike(*call.taken)
     if call.kind is not OpKind.MKDIR:
         st = shared.publish_file(staged, call.place, call.name)
         return Applied(st)
