@@ -14,7 +14,7 @@ from tierfs.namespace.callers import Caller
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.finding.seen import BELIEVED_SECONDS
 from tierfs.namespace.outage.asking import until_it_waits
-from tierfs.namespace.overlay.nodes import Handle, Node
+from tierfs.namespace.overlay.nodes import DirectoryState, Handle, Node
 from tierfs.namespace.requests import Request, carrying_out
 from tierfs.osio.processes import is_making_directory, is_waiting
 
@@ -112,16 +112,21 @@ class Answers:
         return await self._fs.attributes.getxattr(node, name)
 
     async def create(
-        self, request: Request | None, parent: int, name: bytes, mode: int, who: Caller
+        self, request: Request | None, parent: int, name: bytes, mode: int, flags: int, who: Caller
     ) -> tuple[Handle, Entry]:
-        """CREATE, as the kernel's `request`; the node comes with a lookup more."""
+        """CREATE, as the kernel's `request`; the node comes with a lookup more.
+
+        A file that is there is opened unless `flags` has O_EXCL: ESTALE has the kernel look the
+        name up again. So it is when the worker before had just dropped one (torn, and written
+        anew), was asked to make it, and was killed before it had written down either.
+        """
         fs = self._fs
         with carrying_out(request):
             state = fs.tree.directory(parent)
             if request is not None and request.done:
                 handle = await fs.files.create_again(state, name, who)
             else:
-                handle = await fs.files.create(state, name, mode & 0o7777, who)
+                handle = await self._make(state, name, mode, flags, who)
         try:
             found = handle.born or (await self.known(handle.node)).attributes
         except BaseException:
@@ -129,6 +134,16 @@ class Answers:
             raise
         # nobody can have mapped it yet: open(2) is mostly followed by fstat(2)
         return handle, Entry(handle.node, found, NEWBORN_SECONDS)
+
+    async def _make(
+        self, state: DirectoryState, name: bytes, mode: int, flags: int, who: Caller
+    ) -> Handle:
+        try:
+            return await self._fs.files.create(state, name, mode & 0o7777, who)
+        except FileExistsError:
+            if flags & os.O_EXCL:
+                raise
+            raise OSError(errno.ESTALE, "it is there meanwhile", os.fsdecode(name)) from None
 
     async def create_nameless(
         self, unique: int, parent: int, mode: int, who: Caller

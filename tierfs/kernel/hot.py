@@ -148,7 +148,12 @@ class Hot:
     async def _create(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
         asked = bodies.create(message)
         handle, entry = await self._answers.create(
-            naming, request.nodeid, asked.name, asked.mode, opener(request, asked.umask)
+            naming,
+            request.nodeid,
+            asked.name,
+            asked.mode,
+            asked.flags,
+            opener(request, asked.umask),
         )
         return self._created(request, handle, entry, asked.flags)
 

@@ -177,7 +177,9 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         request = self._requests.take(Opcode.CREATE, parent_inode, name)
-        handle, entry = await self._answers.create(request, parent_inode, name, mode, opener(ctx))
+        handle, entry = await self._answers.create(
+            request, parent_inode, name, mode, flags, opener(ctx)
+        )
         return file_info(handle), entry_attributes(entry)
 
     @handler
