@@ -15,7 +15,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from tests.behaviour.calls import Calls
 from tests.behaviour.direct import CALLER, Direct
-from tests.behaviour.test_restarts import FRESH, KNOWN, Machine, Tree, seen
+from tests.behaviour.test_restarts import FRESH, KNOWN, KilledMachine, Machine, Tree, seen
 from tests.harness import LoopDevice, wait_until
 from tierfs.model import ROOT, OpState
 
@@ -74,6 +74,10 @@ class GroupMachine(Machine):
             await self.settle_all()
             if not [*rooms.backlog.under(ROOT)] and not [*rooms.fs.core.groups]:
                 return
+
+
+class KilledGroupMachine(KilledMachine, GroupMachine):
+    """And it is killed in the very moment in which it has answered."""
 
 
 class JobMachine(GroupMachine):
@@ -188,8 +192,9 @@ def test_a_checkpoint_in_a_directory_that_is_renamed_to_one_is_there_after_a_res
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
-    # the last one with many examples: TIERFS_TEST_EXAMPLES
-    [GroupMachine, CutOffMachine, pytest.param(JobMachine, marks=pytest.mark.soak)],
+    # the last ones with many examples: TIERFS_TEST_EXAMPLES
+    [GroupMachine, CutOffMachine]
+    + [pytest.param(each, marks=pytest.mark.soak) for each in (JobMachine, KilledGroupMachine)],
 )
 def test_restarts_at_any_point_with_checkpoints(
     tiers: tuple[LoopDevice, LoopDevice], machine: type[GroupMachine]
