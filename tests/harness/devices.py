@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,12 +117,24 @@ def frozen(device: LoopDevice) -> Iterator[None]:
 
 
 def hangs(pid: int) -> bool:
-    """Whether a thread of `pid` waits in the kernel and cannot be killed."""
-    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+    """Whether a thread of `pid` waits in the kernel and cannot be killed, for a while already.
+
+    One that syncs a file does so for a moment.
+    """
+    before = _uninterruptible(pid)
+    time.sleep(0.3)
+    return bool(before & _uninterruptible(pid))
+
+
+def _uninterruptible(pid: int) -> set[tuple[str, str]]:
+    """The threads in state D, and how often each has given its processor away."""
+    found = set()
+    for path in Path(f"/proc/{pid}/task").glob("*/status"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            if path.read_text().rpartition(")")[2].split()[0] == "D":
-                return True
-    return False
+            lines = dict(line.split(":\t", 1) for line in path.read_text().splitlines())
+            if lines["State"].startswith("D"):
+                found.add((path.parent.name, lines["voluntary_ctxt_switches"]))
+    return found
 
 
 def shut_down(device: LoopDevice) -> None:
