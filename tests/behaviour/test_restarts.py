@@ -294,6 +294,25 @@ class KilledMachine(Machine):
         self.check(self.direct)
 
 
+def run_machine(
+    machine: type[Machine], tiers: tuple[LoopDevice, LoopDevice], *, examples: int = 10,
+    steps: int = 30,
+) -> None:  # fmt: skip
+    """Runs `machine` with so many examples, or TIERFS_TEST_EXAMPLES."""
+    machine.devices = tiers
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=int(os.environ.get("TIERFS_TEST_EXAMPLES", str(examples))),
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],
+        ),
+    )
+
+
 def foreign(direct: Direct) -> None:
     """A directory from before tierfs: nothing on it tells its id."""
     (direct.shared / "old").mkdir()
@@ -377,18 +396,7 @@ def test_pending_link_that_was_renamed_over_counts_no_more(
 
 @pytest.mark.slow
 def test_restarts_at_any_point(tiers: tuple[LoopDevice, LoopDevice]) -> None:
-    KilledMachine.devices = tiers
-    run_state_machine_as_test(
-        KilledMachine,
-        settings=settings(
-            max_examples=int(os.environ.get("TIERFS_TEST_EXAMPLES", "20")),
-            stateful_step_count=40,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],
-        ),
-    )
+    run_machine(KilledMachine, tiers, examples=20, steps=40)
 
 
 def test_names_of_a_file_that_follow_its_new_version_can_be_removed(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from tests.behaviour.calls import Calls
 from tests.behaviour.direct import CALLER, Direct
-from tests.behaviour.test_restarts import FRESH, KNOWN, KilledMachine, Machine, Tree, seen
+from tests.behaviour.test_restarts import (
+    FRESH,
+    KNOWN,
+    KilledMachine,
+    Machine,
+    Tree,
+    run_machine,
+    seen,
+)
 from tests.harness import LoopDevice, wait_until
 from tierfs.model import ROOT, OpState
 
@@ -199,15 +205,4 @@ def test_a_checkpoint_in_a_directory_that_is_renamed_to_one_is_there_after_a_res
 def test_restarts_at_any_point_with_checkpoints(
     tiers: tuple[LoopDevice, LoopDevice], machine: type[GroupMachine]
 ) -> None:
-    machine.devices = tiers
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=int(os.environ.get("TIERFS_TEST_EXAMPLES", "10")),
-            stateful_step_count=30,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],
-        ),
-    )
+    run_machine(machine, tiers)

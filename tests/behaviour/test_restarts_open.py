@@ -14,12 +14,20 @@ from pathlib import Path
 
 import pytest
 import trio
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tests.behaviour.calls import OsCalls
-from tests.behaviour.test_restarts import FRESH, KNOWN, STEPS, Machine, Model, Thing, seen
+from tests.behaviour.test_restarts import (
+    FRESH,
+    KNOWN,
+    STEPS,
+    Machine,
+    Model,
+    Thing,
+    run_machine,
+    seen,
+)
 from tests.behaviour.workers import Workers
 from tests.harness import LoopDevice, wait_until
 from tierfs.model import ROOT, Kind
@@ -205,15 +213,4 @@ class OpenMachine(Machine):
 def test_names_of_open_files_and_workers_at_any_point(
     tiers: tuple[LoopDevice, LoopDevice],
 ) -> None:
-    OpenMachine.devices = tiers
-    run_state_machine_as_test(
-        OpenMachine,
-        settings=settings(
-            max_examples=int(os.environ.get("TIERFS_TEST_EXAMPLES", "10")),
-            stateful_step_count=30,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],
-        ),
-    )
+    run_machine(OpenMachine, tiers)
