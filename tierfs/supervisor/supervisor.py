@@ -48,6 +48,10 @@ GIVE_UP_AFTER = 6
 """So many workers in a row that were ready for less than SHORT_LIFE_SECONDS: the next would be
 no better."""
 
+KILLED_SECONDS = 60.0
+"""Workers that somebody kills before they are ready did not fail by themselves: they are given up
+only when none was ready for so long."""
+
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 """Between such workers, doubled each time. After one that had worked the next comes at once."""
 
@@ -68,6 +72,7 @@ class Supervisor:
         self._kept: dict[str, int] = {}
         self._generation = 0
         self._short_lives = 0
+        self._served_at = 0.0
         self._ever_ready = False
         self._error = ""
         self._asked: set[int] = set()
@@ -172,7 +177,8 @@ class Supervisor:
         if self._reloading and self._next.prepared:
             self._reloading = False
             return True
-        if worker.ready_at and time.monotonic() - worker.ready_at > PREPARE_SECONDS:
+        served = worker.ready_at and time.monotonic() - worker.ready_at > PREPARE_SECONDS
+        if served or self._short_lives:  # one that is killed while it loads is not the last
             self._next.prepare()
         return False
 
@@ -234,11 +240,16 @@ class Supervisor:
         if code is None and not self._has_ended(worker):
             return False
         log.warning("worker %d ended (%s); the next one takes over", worker.pid, self._error)
-        killed = code == -signal.SIGKILL and worker.ready_at > 0
-        if lived >= SHORT_LIFE_SECONDS or killed:  # killed by somebody: it did not fail by itself
+        killed = code == -signal.SIGKILL and not worker.silenced  # it did not fail by itself
+        if worker.ready_at:
+            self._served_at = time.monotonic()
+        if lived >= SHORT_LIFE_SECONDS or (killed and worker.ready_at):
             self._short_lives = 0
             return True
         self._short_lives += 1
+        if killed and time.monotonic() - self._served_at < KILLED_SECONDS:
+            wait_readable([self._wakeup], FIRST_PAUSE)
+            return True
         if self._short_lives >= GIVE_UP_AFTER:
             return self._refuse_until_asked()
         wait_readable([self._wakeup], min(LAST_PAUSE, FIRST_PAUSE * 2 ** (self._short_lives - 1)))
@@ -262,6 +273,7 @@ class Supervisor:
             if signal.SIGHUP in self._asked:
                 self._asked.clear()
                 self._short_lives = 0
+                self._served_at = time.monotonic()
                 self._next.discard()
                 return True
         return False
