@@ -50,6 +50,13 @@ class Lookups:
         position = self._items[op.row].facts.position
         return [item.op for item in self._indexes.same.after((op.parent, op.name), position)]
 
+    def behind_at_source(self, op: Op) -> list[Op]:
+        """The ops issued after `op` that concern the name it comes from, oldest first."""
+        if op.parent2 is None or op.name2 is None:
+            return []
+        position = self._items[op.row].facts.position
+        return [item.op for item in self._indexes.same.after((op.parent2, op.name2), position)]
+
     def before_at(self, op: Op) -> Op | None:
         """The last op issued before `op` that concerns the name it makes."""
         item = self._items[op.row]

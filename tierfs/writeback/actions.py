@@ -440,10 +440,14 @@ class Actions:
         left = (op.parent2, op.name2)
         if applied.other is None or op.other is None:
             return []
+        backlog = self._rooms.backlog
+        meant = [one for one in backlog.ops_of_object(op.other) if _subject(one) == left]
+        meant += [one for one in backlog.behind_at_source(op) if one.kind in REMOVALS]
         changes: list[Change] = []
-        for later in self._rooms.backlog.ops_of_object(op.other):
-            meant = later.kind is not OpKind.PUT and _subject(later) == left
-            if later is not op and meant and later.base_inode != applied.other.st_ino:
+        for later in dict.fromkeys(meant):
+            if later is op or later.kind is OpKind.PUT:
+                continue
+            if later.base_inode != applied.other.st_ino:
                 later.base_inode = applied.other.st_ino
                 changes.append(SaveOp(later))
         return changes
