@@ -12,7 +12,7 @@ import pytest
 
 from tests.behaviour.calls import Calls, OsCalls, beside, error_of
 from tests.behaviour.direct import Direct
-from tests.behaviour.stalls import until_looked_at
+from tests.behaviour.stalls import stalled, until_looked_at
 from tests.faults import Stall
 from tests.harness import wait_until
 from tierfs.model import ObjectId
@@ -286,3 +286,21 @@ def fails_all(step: str, _: tuple[object, ...]) -> None:
     """A hook: the shared tier is dead."""
     if step.startswith(("look.", "place.", "beat.", "put.create")):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_what_changes_while_it_is_said_that_a_checkpoint_is_written_is_not_lost(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """Its directory is staged by then, as it was before."""
+    direct = make_direct(held=True)
+    with stalled(direct, "record.publish") as stall:
+        direct.mkdir("checkpoint-1")
+        direct.go()
+        assert stall.reached.wait(10)
+        direct.chmod("checkpoint-1", 0o700)
+        direct.setxattr("checkpoint-1", "user.x", b"1")
+    direct.settle()
+    there = direct.shared / ".staging_checkpoint-1"
+    assert there.stat().st_mode & 0o777 == 0o700
+    assert os.getxattr(there, "user.x") == b"1"
+    assert direct.stat("checkpoint-1").mode == 0o700

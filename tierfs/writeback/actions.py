@@ -262,12 +262,12 @@ class Actions:
             staged = await rooms.on_shared(steps.stage, rooms.shared, self._call(op), found)
             self._stager.abandon(op, staged)  # unless it is published
             self._check(op)
+            if STAGED in op.fields:  # whoever finds it there finds who takes part
+                record = group_steps.record_open
+                await rooms.on_shared(record, rooms.shared, self._call(op), staged.inode)
+                self._check(op)
             if op.attr_version == version:
                 break
-        if STAGED in op.fields:  # whoever finds it there finds who takes part
-            record = group_steps.record_open
-            await rooms.on_shared(record, rooms.shared, self._call(op), staged.inode)
-            self._check(op)
         applied = await self._publish(op, staged)
         self._stager.used(op)
         return applied
