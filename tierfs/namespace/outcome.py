@@ -270,7 +270,7 @@ class Outcomes:
         if inode is None:
             return
         node = self._tree.by_shared.get(inode)
-        if node is not None and _stands_elsewhere(node, taken):
+        if node is not None and self._stands_elsewhere(node, taken):
             return
         if node is not None and not node.unlinked and self._has_another(node, inode, taken):
             self._relocate(node, taken)
@@ -282,6 +282,18 @@ class Outcomes:
             self._tree.uncommitted(node)
             if node.unlinked and node.object is not None:
                 self._chores.dispose_if_unused(node.object)
+
+    def _stands_elsewhere(self, node: Node, taken: tuple[ObjectId, Name]) -> bool:
+        """Whether it is another name of `node` that counts, or the inode number was given to it
+        since: what is removed is gone before that is known here.
+
+        Where a directory stands is not said by its location.
+        """
+        if node.directory is None:
+            at = node.shared
+            return at is not None and (at.directory, at.name) != taken
+        record = self._core.places.record(node.directory)
+        return record is not None and (record.parent, record.name) != taken
 
     def _has_another(self, node: Node, inode: int, taken: tuple[ObjectId, Name]) -> bool:
         """Whether `inode` still has a name on the shared tier when `taken` is gone.
@@ -409,15 +421,6 @@ class Outcomes:
             return []  # that is its target, not what it moves
         later.base_inode = left
         return [SaveOp(later)]
-
-
-def _stands_elsewhere(node: Node, taken: tuple[ObjectId, Name]) -> bool:
-    """Whether it is another name of `node` that counts, or the inode number was given to it since.
-
-    Where a directory stands is not said by its location.
-    """
-    at = node.shared
-    return node.directory is None and at is not None and (at.directory, at.name) != taken
 
 
 def _closed_ns(obj: LocalObject) -> int:

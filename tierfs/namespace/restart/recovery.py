@@ -73,7 +73,9 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
         if known is None and op.state is OpState.CLOSED:
             op.state = OpState.PENDING  # whoever had it open is gone with the old mount
             core.backlog.update(op)
-    for directory in snapshot.directories:
+    removed = {op.object for op in snapshot.ops if op.kind is OpKind.RMDIR}
+    # one that is gone already may have left its number to another: that one has the last word
+    for directory in sorted(snapshot.directories, key=lambda each: each.id not in removed):
         if directory.inode is not None:
             location = Location(directory.parent, directory.name, directory.inode)
             core.tree.stands_at(directory.id, location, tagged=directory.tagged)
