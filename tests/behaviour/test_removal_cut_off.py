@@ -298,3 +298,32 @@ def test_nothing_is_kept_of_what_was_removed_in_two_steps(direct: Direct) -> Non
     direct.settle()
     assert sorted(os.listdir(direct.shared)) == [".tierfs", SECOND]
     assert len(os.listdir(records)) == 1
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_held_removal_stays_when_its_directory_gets_another_name(
+    direct: Direct, restarts: bool
+) -> None:
+    """mv run old; mkdir run: what has the name now is another directory."""
+    direct.mkdir("run")
+    save(direct, f"run/{FIRST}")
+    direct.settle()
+    flush(direct)
+    for name in NAMES:
+        direct.unlink(f"run/{FIRST}/{name}")
+    direct.rmdir(f"run/{FIRST}")
+    direct.settle_but_held()
+    if restarts:
+        direct.restart(held=True)
+    direct.rename("run", "old")
+    direct.mkdir("run")
+    direct.settle_but_held()
+    assert whole(direct.shared / "old" / FIRST)
+    assert sorted(direct.listdir()) == ["old", "run"]
+    assert direct.listdir("old") == []
+    direct.restart()
+    direct.settle_but_held()
+    assert whole(direct.shared / "old" / FIRST)
+    save(direct, f"old/{FIRST}", b"new")
+    publish(direct, FIRST)
+    wait_until(lambda: whole(direct.shared / "old" / FIRST, b"new"), "the new one to be published")

@@ -72,6 +72,7 @@ class Backlog(Lookups):
         self._let_go(self._removals.ended_by(op))
         item.facts = self._rules.facts(item, op, self._classify(op))
         self._items[op.row] = item
+        self._removals.issued(item)
         self._indexes.place(item)
         self._holds.begin(item)
         self._changed(item)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tierfs.model import STAGED, Op, OpKind
+from tierfs.model import STAGED, ObjectId, Op, OpKind
 from tierfs.order.indexes import Indexes
-from tierfs.order.item import Item
+from tierfs.order.item import Item, Key, Lead
 from tierfs.order.retract import removal_of
 
 _TAKERS = frozenset({OpKind.PUT, OpKind.SYMLINK, OpKind.LINK, OpKind.RENAME, OpKind.MKDIR})
@@ -21,6 +21,25 @@ class HeldRemovals:
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self._parts)
+
+    def issued(self, item: Item) -> None:
+        """`item` is new: a TRASH is found by the names that lead to what it takes, and where a
+        directory on that way is renamed, by those that lead there then.
+        """
+        op = item.op
+        if op.kind is OpKind.TRASH:
+            item.leads = tuple(Lead(*key, None) for key in zip(op.scope, op.path, strict=True))
+        elif op.kind is OpKind.RENAME:
+            self._moved(op.object, zip(op.scope, op.path, strict=True), item)
+            if op.other is not None:  # an exchange
+                self._moved(op.other, zip(op.scope2, op.path2, strict=True), item)
+
+    def _moved(self, directory: ObjectId, to: Iterable[Key], rename: Item) -> None:
+        way = tuple(Lead(*key, rename.facts.position) for key in to)
+        for trash in list(self._in.trashes_below.items(directory)):
+            inside = [lead.directory for lead in trash.leads].index(directory)
+            trash.leads = way + trash.leads[inside:]
+            self._in.move(trash, trash.facts)
 
     def hold(self, trash: Item, reason: str) -> list[Item]:
         """All parts of the removal, now held; none when something issued since needs it done."""
@@ -46,18 +65,22 @@ class HeldRemovals:
             return []
         found: list[Item] = []
         if _takes_name(op):
-            found += self._in.held.items((op.parent, op.name))
+            found += [
+                trash for trash in self._in.held.items((op.parent, op.name))
+                if op.other not in {lead.directory for lead in trash.leads}  # an exchange moves it
+            ]  # fmt: skip
         if op.kind is OpKind.RMDIR and STAGED not in op.fields:
             found += self._in.held.items((op.object, b""))
         return [item for trash in dict.fromkeys(found) for item in self.ended(trash)]
 
     def _needing(self, trash: Item) -> Iterator[Item]:
         """What was issued after `trash` and needs its name, or takes a directory above it."""
-        op = trash.op
-        for directory in op.scope:
-            yield from self._in.removers.after(directory, trash.facts.position)
-        for key in zip(op.scope, op.path, strict=True):
-            for later in self._in.same.after(key, trash.facts.position):
+        op, position = trash.op, trash.facts.position
+        for lead in trash.leads:
+            yield from self._in.removers.after(lead.directory, position)
+        for directory, name, since in trash.leads:
+            key = (directory, name)
+            for later in self._in.same.after(key, max(position, since or position)):
                 here = (later.op.parent, later.op.name) == key
                 if not here or later.op.object == op.object:
                     continue

@@ -46,8 +46,8 @@ class Indexes:
         rebuilders: per directory, the REOPEN or TRASH of itself.
         seals: per key, the SEALs that concern it; the object of their directory counts as one.
             `sealing`: all of them, under the root.
-        trashes: per directory, the TRASHes of what it holds; `held`: per name and object that leads
-            to them, those that are held.
+        trashes: per directory, the TRASHes of what it holds; `trashes_below`: those in its subtree
+            now; `held`: per name and object that leads to them now, those that are held.
         pointers: per directory, the pointers that lead to it; `held_pointers`: per directory, the
             held ones in its subtree.
         negatives: per (directory, sibling or b""), the negative files to come before it.
@@ -76,6 +76,7 @@ class Indexes:
         self.seals: Ranked[Key] = Ranked(_position)
         self.sealing: Ranked[ObjectId] = Ranked(_position)
         self.trashes: Ranked[ObjectId] = Ranked(_position)
+        self.trashes_below: Ranked[ObjectId] = Ranked(_position)
         self.held: Ranked[Key] = Ranked(_position)
         self.pointers: Ranked[ObjectId] = Ranked(_position)
         self.held_pointers: Ranked[ObjectId] = Ranked(_position)
@@ -179,9 +180,11 @@ class Indexes:
                 yield self.seals, key
         elif op.kind is OpKind.TRASH:
             yield self.trashes, facts.parent
-            above = ((directory, b"") for directory in op.scope)
-            for key in (*zip(op.scope, op.path, strict=True), *above) if facts.aside else ():
-                yield self.held, key
+            for lead in item.leads:
+                yield self.trashes_below, lead.directory
+                if facts.aside:
+                    yield self.held, (lead.directory, lead.name)
+                    yield self.held, (lead.directory, b"")
         elif facts.aside and not item.is_removal:
             for directory in facts.directories:
                 yield self.held_pointers, directory

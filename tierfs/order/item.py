@@ -65,6 +65,17 @@ class Facts(NamedTuple):
     aside: bool = False
 
 
+class Lead(NamedTuple):
+    """A name on the way to what a TRASH takes, and since which place in the order it leads there.
+
+    `since` is None: since before the TRASH was issued.
+    """
+
+    directory: ObjectId
+    name: Name
+    since: Position | None
+
+
 Seen = tuple[tuple[object, ...], tuple[object, ...]]
 """Fields of an op: those that its placement depends on, and those that only its facts do."""
 
@@ -89,6 +100,7 @@ class Item:
         flushed: when it was flushed without a RELEASE.
         blocker: the item that it is parked under; `waiters`: those parked under it.
         places: where it stands in the indexes: (index, key) each.
+        leads: of a TRASH, the way from the root to what it takes, whatever was renamed since.
     """
 
     op: Op
@@ -107,6 +119,7 @@ class Item:
     blocker: Item | None = None
     waiters: dict[Item, None] = field(default_factory=dict)
     places: list[tuple[Any, Any]] = field(default_factory=list)
+    leads: tuple[Lead, ...] = ()
 
     @property
     def is_removal(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.order.group_support import NOW, commit, in_group, removed, sent, why
 from tests.unit.order.tree import Tree
-from tierfs.model import Phase
+from tierfs.model import EXCHANGED, Phase
 from tierfs.order import Backlog, Reason
 
 
@@ -206,6 +206,68 @@ def test_a_directory_above_is_known_whatever_it_is_called_now(tree: Tree) -> Non
     assert tree.backlog.held()
     tree.rmdir("old", object=tree.directory("run"))
     assert tree.backlog.held() == []
+
+
+@pytest.mark.parametrize("held_first", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_name_that_leads_there_no_more_may_be_given_again(
+    tree: Tree, held_first: bool, committed: bool
+) -> None:
+    """mv run old; mkdir run"""
+    _, trash, _ = removed(tree, "run/checkpoint-2", "x.bin")
+    if held_first:
+        tree.backlog.hold_removal(trash, "why")
+    rename = tree.rename("run", "old", object=tree.forget("run"))
+    if committed:
+        tree.backlog.remove(rename)
+    tree.mkdir("run")
+    assert held_first or tree.backlog.hold_removal(trash, "why")
+    assert tree.backlog.held()
+
+
+@pytest.mark.parametrize("held_first", [True, False])
+def test_a_name_that_leads_there_since_a_rename_is_needed(tree: Tree, held_first: bool) -> None:
+    """mkdir old; rmdir old; mv run old; mv runs archive; mv other archive"""
+    _, trash, _ = removed(tree, "runs/run/checkpoint-2", "x.bin")
+    if held_first:
+        tree.backlog.hold_removal(trash, "why")
+    before = tree.mkdir("old")
+    tree.rmdir("old", object=before.object)
+    runs = tree.forget("runs")
+    moved = tree.rename("runs", "old", object=runs)
+    tree.directories[b"old"] = runs
+    assert held_first or tree.backlog.hold_removal(trash, "why")
+    assert tree.backlog.held()
+    tree.backlog.release_removal(trash)
+    assert tree.backlog.hold_removal(trash, "why")
+    tree.rename("other", "old", object=tree.directory("other"))
+    assert moved in tree.backlog
+    assert not tree.backlog.held()
+    assert not tree.backlog.hold_removal(trash, "why")
+
+
+def test_a_directory_that_the_way_leads_through_now_ends_the_hold(tree: Tree) -> None:
+    _, trash, _ = removed(tree, "run/checkpoint-2", "x.bin")
+    tree.backlog.hold_removal(trash, "why")
+    archive = tree.directory("archive")
+    tree.rename("run", "archive/run", object=tree.directory("run"))
+    tree.forget("archive")
+    tree.rename("archive", "old", object=archive)
+    tree.mkdir("archive")
+    tree.mkdir("run2")
+    assert tree.backlog.held()
+    tree.rmdir("old", object=archive)
+    assert not tree.backlog.held()
+
+
+def test_directories_that_are_exchanged_lead_the_other_way(tree: Tree) -> None:
+    _, trash, _ = removed(tree, "run/checkpoint-2", "x.bin")
+    tree.backlog.hold_removal(trash, "why")
+    fields = (f"{EXCHANGED}{tree.directory('run'):x}",)
+    tree.rename("old", "run", object=tree.directory("old"), fields=fields)
+    assert tree.backlog.held()
+    tree.rename("x", "old", object=tree.object("x"))
+    assert not tree.backlog.held()
 
 
 def test_what_needs_the_name_ends_the_hold(tree: Tree) -> None:
