@@ -272,6 +272,36 @@ def test_a_request_asked_again_is_answered_once(
     compare(node.mount, node.shared)
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_change_of_an_xattr_asked_again_is_answered_once(
+    make_node: Callable[..., Node], tmp_path: Path, committed: bool
+) -> None:
+    """The worker dies when it is made and not answered; made again it would be an error."""
+    armed = tmp_path / "armed"
+    node = dying(make_node, "a", armed).start()
+    file = node.mount / "f"
+    file.write_bytes(b"content")
+    if committed:
+        node.settle()
+    for call in (
+        lambda: os.setxattr(file, "user.a", b"value", os.XATTR_CREATE),
+        lambda: os.setxattr(file, "user.b", b"", os.XATTR_CREATE),
+        lambda: os.removexattr(file, "user.b"),
+    ):
+        armed.write_text("reply")
+        call()
+        assert not armed.exists()
+    with pytest.raises(FileExistsError):
+        os.setxattr(file, "user.a", b"value", os.XATTR_CREATE)
+    with pytest.raises(OSError, match=os.strerror(errno.ENODATA)):
+        os.removexattr(file, "user.b")
+    assert node.status()["restarts"] == 3
+    node.settle()
+    for path in (file, node.shared / "f"):
+        names = [name for name in os.listxattr(path) if not name.startswith("user.tierfs.")]
+        assert (names, os.getxattr(path, "user.a")) == (["user.a"], b"value")
+
+
 def test_reload_takes_over(node: Node) -> None:
     before = node.supervisor()["worker_pid"]
     with (node.mount / "f").open("wb") as file:

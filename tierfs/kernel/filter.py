@@ -26,6 +26,7 @@ from tierfs.kernel.device import Device
 from tierfs.kernel.extras import Extras
 from tierfs.kernel.hot import Hot
 from tierfs.kernel.leading import until_it_waits
+from tierfs.kernel.once import ONCE, Once
 from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests, name_in
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
@@ -96,6 +97,7 @@ class Filter:
         self._extras = Extras(fs)
         self._hot = Hot(fs)
         self._named = requests
+        self._once = Once(fs, requests)
         self._init = init
         self.agreed = trio.Event()
         self._agreement = b""
@@ -259,6 +261,8 @@ class Filter:
                 message = wire.short_setxattr(message)
             if kills:
                 nursery.start_soon(self._kill_privileges, request, bytes(message))
+            elif opcode in ONCE and self._once.concerns(message, opcode):
+                nursery.start_soon(self._change_once, request, bytes(message))
             else:
                 await self._forward(message)
         return False
@@ -340,6 +344,13 @@ class Filter:
         lent = message.obj if isinstance(message, memoryview) else None
         if isinstance(lent, bytearray) and len(self._spare) < SPARE_BUFFERS:
             self._spare.append(lent)
+
+    async def _change_once(self, request: Request, message: bytes) -> None:
+        message = await self._once.begin(request, message)
+        if len(message) == wire.REPLY_HEADER.size:
+            self._reply(message)
+        else:
+            await self._forward(message)
 
     async def _kill_privileges(self, request: Request, message: bytes) -> None:
         """Setuid, setgid and capabilities go before the request is carried out."""

@@ -57,27 +57,33 @@ class Requests:
         None: it is carried out. A message longer than a reply header: a question whose answer is
         that to the request. Else the reply itself.
         """
-        unique = request.unique & ~RESENT
-        self._unanswered.add(unique)
-        if request.unique & RESENT:
-            self._in_doubt.discard(unique)
-        elif self._in_doubt:
-            # what is asked again comes before all that is new: these had their answer
-            self._answered += self._in_doubt
-            self._in_doubt.clear()
-        done = bool(request.unique & RESENT) and unique in self._done
         name = name_in(message, request.opcode)
-        if request.unique & RESENT:
-            log.info("asked again: request %d (opcode %d, %r): %s", unique, request.opcode,
-                     name, "it was carried out" if done else "it is carried out now")  # fmt: skip
+        done = self.begun(request, name)
         if done and request.opcode in _TAKING:
             return wire.error_reply(request.unique, 0)
         if done and request.opcode in _MAKING:
             return wire.lookup_request(request, name)
         opcode = Opcode.RENAME if request.opcode == Opcode.RENAME2 else request.opcode
         key = (int(opcode), request.nodeid, name)
-        self._waiting.setdefault(key, deque()).append(Request(unique, done))
+        self._waiting.setdefault(key, deque()).append(Request(request.unique & ~RESENT, done))
         return None
+
+    def begun(self, request: wire.Request, name: bytes) -> bool:
+        """Notes a request; whether it is asked again, and an earlier worker has carried it out."""
+        unique = request.unique & ~RESENT
+        again = bool(request.unique & RESENT)
+        self._unanswered.add(unique)
+        if again:
+            self._in_doubt.discard(unique)
+        elif self._in_doubt:
+            # what is asked again comes before all that is new: these had their answer
+            self._answered += self._in_doubt
+            self._in_doubt.clear()
+        done = again and unique in self._done
+        if again:
+            log.info("asked again: request %d (opcode %d, %r): %s", unique, request.opcode,
+                     name, "it was carried out" if done else "it is carried out now")  # fmt: skip
+        return done
 
     def take(self, opcode: Opcode, nodeid: int, name: Name) -> Request | None:
         """The request that a handler begins to carry out; None without the filter."""

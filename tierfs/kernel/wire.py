@@ -281,6 +281,26 @@ def short_setxattr(message: memoryview) -> memoryview:
     return memoryview(REQUEST_HEADER.pack(*fields) + b"".join(kept))
 
 
+def xattr_flags(message: bytes | memoryview) -> int:
+    """The flags of a (short) SETXATTR request."""
+    return int(_SHORT_SETXATTR_IN.unpack_from(message, REQUEST_HEADER.size)[1])
+
+
+def with_xattr_flags(message: bytes, flags: int) -> bytes:
+    """The (short) SETXATTR request `message` with other flags."""
+    body = REQUEST_HEADER.size
+    size, _ = _SHORT_SETXATTR_IN.unpack_from(message, body)
+    fields = _SHORT_SETXATTR_IN.pack(size, flags)
+    return message[:body] + fields + message[body + len(fields) :]
+
+
+def xattr_name(message: bytes, opcode: int) -> bytes:
+    """The name in a (short) SETXATTR or a REMOVEXATTR request."""
+    start = REQUEST_HEADER.size
+    start += _SHORT_SETXATTR_IN.size if opcode == Opcode.SETXATTR else 0
+    return message[start : message.index(b"\0", start)]
+
+
 def read(message: bytes | memoryview) -> Read:
     """The body of a READ request."""
     return Read(*_READ_IN.unpack_from(message, REQUEST_HEADER.size))
