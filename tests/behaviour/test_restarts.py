@@ -417,3 +417,31 @@ def test_names_of_a_file_that_follow_its_new_version_can_be_removed(
     direct.settle()
     assert OsCalls(direct.shared).tree().keys() == {"b"}
     assert direct.read_file("b") == b"one+"
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_removals_that_were_made_when_it_died_with_that_of_their_directory(
+    make_direct: Callable[..., Direct], inner: bool
+) -> None:
+    """None of them was taken out of the journal yet."""
+    direct = make_direct()
+    direct.mkdir("d")
+    direct.write_file("d/f", b"1")
+    if inner:
+        direct.mkdir("d/e")
+    direct.write_file("g", b"2")
+    direct.settle()
+    direct.restart(held=True)
+    direct.unlink("d/f")
+    if inner:
+        direct.rmdir("d/e")
+    direct.rmdir("d")
+    direct.unlink("g")
+    direct.stop()
+    shutil.rmtree(direct.shared / "d")
+    direct.start()
+    direct.settle()
+    assert OsCalls(direct.shared).tree().keys() == set()
+    direct.mkdir("d")
+    direct.settle()
+    assert direct.listdir("d") == []

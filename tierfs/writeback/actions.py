@@ -26,6 +26,7 @@ from tierfs.writeback import group_steps, steps, taken
 from tierfs.writeback.failures import path_of
 from tierfs.writeback.removals import Removals
 from tierfs.writeback.results import Applied, Held, NothingToDo, NotYet
+from tierfs.writeback.retries import GONE_ATTEMPTS
 from tierfs.writeback.rooms import LocalFailure, Rooms
 from tierfs.writeback.staging import Stager
 from tierfs.writeback.steps import Call, FinalCall
@@ -74,9 +75,28 @@ class Actions:
         try:
             return await self._brought(op)
         except DirectoryGone:
-            if not await self._published_elsewhere(op):
+            if await self._published_elsewhere(op):
+                raise NotYet from None
+            if not self._went_with_its_directory(op):
                 raise
-            raise NotYet from None
+            applied = Applied(None)
+            await self.put_times_right(op, applied)
+            return applied
+
+    def _went_with_its_directory(self, op: Op) -> bool:
+        """Whether `op` takes away what is gone with its directory, of which the removal is pending.
+
+        The process died when both had been made, before the journal heard of it. Not at once: a
+        rename of this mount may just be moving the directory.
+        """
+        backlog = self._rooms.backlog
+        if op.kind not in REMOVALS or op.attempts < GONE_ATTEMPTS - 1:
+            return False
+        return backlog.is_going(op.scope) and not any(
+            other.kind in MOVERS and other.phase is Phase.PUBLISHING
+            for directory in op.scope
+            for other in backlog.ops_of_object(directory)
+        )
 
     async def _published_elsewhere(self, op: Op) -> bool:
         """Whether the checkpoint of `op` has its final name since: another node gave it that.
