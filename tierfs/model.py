@@ -232,6 +232,8 @@ class Op:
         path: the names that lead to it from the root, its own name last.
         targets: directory ids that a symlink or pointer leads to (cover, R2).
         unsealed: it lies, with both its ends, inside an unsealed checkpoint (R1).
+        decided: what it takes away or replaces had been lost with the local drive: who does that
+            has decided about it, whatever else was lost.
         group: the sealed checkpoint that it lies in; of RENAME that which it takes a name from.
         log: a PUT of a file that stays open: nothing waits for it.
         subdirectories: what its end adds to those that the shared tier has, by directory id.
@@ -271,6 +273,7 @@ class Op:
     path2: tuple[Name, ...] = ()
     targets: tuple[ObjectId, ...] = ()
     unsealed: bool = False
+    decided: bool = False
     group: ObjectId | None = None
     log: bool = False
     subdirectories: tuple[tuple[ObjectId, int], ...] = ()

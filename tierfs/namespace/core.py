@@ -202,6 +202,7 @@ class Core(Objects):
         flags: int = 0,
         targets: tuple[ObjectId, ...] = (),
         number: int = 0,
+        decided: bool = False,
     ) -> tuple[Op, Ticket]:
         """Issues an op, as the next `number` or that: in the backlog, its row posted; no await."""
         now = file_time_ns()
@@ -218,7 +219,7 @@ class Core(Objects):
             object=obj.id, parent=parent.id, name=name, timestamp_ns=now, state=state,
             changed_ns=0 if kind in UNTIMED else now, base_inode=base_inode,
             overwrites=overwrites, fields=fields, flags=flags, scope=scope,
-            path=(*self.tree.path(parent.id), name), targets=targets,
+            path=(*self.tree.path(parent.id), name), targets=targets, decided=decided,
         )  # fmt: skip
         op.log = self.is_log(op)
         if source is not None:

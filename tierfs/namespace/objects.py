@@ -65,7 +65,7 @@ class Objects(Tiers):
         """Removes the files of an object that no name, handle or op needs."""
         try:
             await self.close_files(obj)
-            if obj.content is not Content.NONE and not obj.clean:
+            if obj.content is not Content.NONE and not (obj.clean or self.is_gone(obj)):
                 # first its rows: a kill in between must not leave an op without its object
                 await self.journal.written()
                 if obj.id in self.store.spread.published:
@@ -75,6 +75,10 @@ class Objects(Tiers):
         finally:
             if (removed := self.doomed.pop(obj.id, None)) is not None:
                 removed.set()
+
+    def is_gone(self, obj: LocalObject) -> bool:
+        """Whether its files went with the local drive: nothing can be done to them."""
+        return self.store.spread.is_gone(obj.id)
 
     async def dispose_unused(self, obj: LocalObject | None) -> None:
         """Removes the files of `obj`, if it has any and nothing needs it any more."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tierfs.model import ROOT, Mark, Name, ObjectId, OpKind
 from tierfs.order.classify import Klass
-from tierfs.order.item import Facts, Item, Key, rebuilds
+from tierfs.order.item import Facts, Item, Key, rebuilds, takes_content
 from tierfs.order.ranked import Ranked
 
 _position = attrgetter("facts.position")
@@ -156,7 +156,7 @@ class Indexes:
             yield self.makers, facts.object
         elif kind is OpKind.RMDIR:
             yield self.removers, facts.object
-        elif kind is OpKind.RENAME and facts.guarded:
+        elif kind is OpKind.RENAME and takes_content(item.op, facts.placement):
             yield self.replacers, facts.parent
         elif item.is_commit_unlink:
             yield self.commit_unlinks, facts.parent

@@ -197,6 +197,11 @@ def is_open(op: Op) -> bool:
 
 def is_guarded(op: Op, placement: Placement) -> bool:
     """Whether `op` must not be applied before earlier saves, held ones included."""
+    return not op.decided and takes_content(op, placement)
+
+
+def takes_content(op: Op, placement: Placement) -> bool:
+    """Whether `op` takes a name, in its turn, from what has it."""
     replaces = op.kind is OpKind.RENAME and op.overwrites
     return placement.klass is Klass.ORDERED and (op.kind in TAKING or replaces)
 

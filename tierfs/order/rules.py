@@ -392,7 +392,8 @@ class Rules:
                 found = self._in.saves.before(directory, facts.position, latest=latest)
             if found is not None:
                 return Wait(Reason.EARLIER, found)
-            found = self._in.dead_saves.before(directory, facts.position, latest=latest)
+            if facts.guarded:
+                found = self._in.dead_saves.before(directory, facts.position, latest=latest)
             if found is not None:
                 return Wait(Reason.HELD, found)
         if item.is_commit_unlink:

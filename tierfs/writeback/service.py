@@ -151,6 +151,7 @@ class WriteBack:
         """The namespace took `op` back: forget it, and what was staged for it."""
         if self._rooms.alive(op):
             self._finish(op, None)
+        self.wake()  # for what waited for it
 
     def lost(self, op: Op, why: str) -> None:
         """What `op` would send is gone: it is stuck, and named."""

@@ -125,6 +125,7 @@ class Names(Making):
         lost = None if entry is None else core.links.replaced_by(entry.op)
         sealed = bool(ops) or entry is None or entry.op.kind is OpKind.RENAME
         whole = not fields and sealed and core.groups.is_group(state, name)
+        decided = self._is_lost(state, name)
         shared_inode, obj = self._detach(state, name, node)
         taken_back = entry is not None and entry.op not in core.backlog
         if stays or (kind is OpKind.UNLINK and taken_back and core.backlog.going(state.id, name)):
@@ -137,7 +138,9 @@ class Names(Making):
             inode = None if made_before else shared_inode
             if kind is OpKind.RMDIR and whole:
                 ops.append(core.issue(OpKind.TRASH, obj, state, name, base_inode=inode)[0])
-            op, _ = core.issue(kind, obj, state, name, base_inode=inode, fields=fields)
+            op, _ = core.issue(
+                kind, obj, state, name, base_inode=inode, fields=fields, decided=decided
+            )
             ops.append(op)
             if taken_back:
                 core.links.replaces(op, lost)
@@ -159,10 +162,17 @@ class Names(Making):
         else:
             state.put(name, Entry(None, below, shared_inode))
 
+    def _is_lost(self, state: DirectoryState, name: Name) -> bool:
+        """Whether the file that `name` leads to went with the local drive."""
+        entry = state.entries.get(name)
+        if entry is None or entry.object is None or entry.op.mark is None:
+            return False
+        return entry.op.kind is OpKind.PUT and self._core.is_gone(entry.object)
+
     async def _keep_time(self, state: DirectoryState) -> None:
         """No op will give `state` the time of a change: its own object does, if it has one."""
         core, obj = self._core, self._tree.objects.get(state.id)
-        if obj is None or obj.content is Content.NONE:
+        if obj is None or obj.content is Content.NONE or core.is_gone(obj):
             return
         changed_ns = state.changed_ns
         with core.holding(obj):
@@ -271,6 +281,7 @@ class Names(Making):
             return self._move_here(source, old, old_name, new, new_name, node, target)
         there: int | None = None
         loser = None
+        decided = self._is_lost(new, new_name)
         if target is not None:
             there, loser = self._push_out(new, new_name, target)
         elif (under := new.entries.get(new_name)) is not None:
@@ -284,7 +295,9 @@ class Names(Making):
         op = source.op if source is not None else None
         first: Op | None = None
         if op is not None and self._foldable(op, old, old_name):
-            first = self._bring_along(op, node, (old, old_name, here), (new, new_name, overwrites))
+            first = self._bring_along(
+                op, node, (old, old_name, here), (new, new_name, overwrites), decided=decided
+            )
             op.base_inode = there  # what a restart has to know of the name
             freed = core.links.over(op)
             core.retarget(op, new, new_name, overwrites=overwrites or first is not None)
@@ -298,7 +311,7 @@ class Names(Making):
                 core.writeback.submit(each)
             op, _ = core.issue(
                 OpKind.RENAME, moved, new, new_name, source=(old, old_name),
-                base_inode=inode, overwrites=overwrites, fields=fields,
+                base_inode=inode, overwrites=overwrites, fields=fields, decided=decided,
             )  # fmt: skip
             old.put(old_name, Entry(None, op, here))
         if node.directory is None:
@@ -368,7 +381,7 @@ class Names(Making):
 
     def _bring_along(
         self, op: Op, node: Node, source: tuple[DirectoryState, Name, int | None],
-        target: tuple[DirectoryState, Name, bool],
+        target: tuple[DirectoryState, Name, bool], *, decided: bool,
     ) -> Op | None:  # fmt: skip
         """The version of the file that stands under the name that the folded `op` is leaving.
 
@@ -388,7 +401,7 @@ class Names(Making):
         moved, _ = core.issue(
             OpKind.RENAME, core.tree.objects[version.object], new, new_name,
             source=(old, old_name), base_inode=here if before is None else None,
-            overwrites=overwrites,
+            overwrites=overwrites, decided=decided,
         )  # fmt: skip
         old.put(old_name, Entry(None, moved, here))
         core.writeback.submit(moved)

@@ -311,7 +311,7 @@ class Opening:
         """The kernel has closed `handle`."""
         node = handle.node
         if handle.object is not None and not any(each.writable for each in node.handles):
-            self._core.promises.over(node.ino, written(self._core, handle.object).size)
+            self._core.promises.over(node.ino, self._closed_with(handle.object))
         if handle.granted:
             handle.granted = False
             node.opened -= 1
@@ -322,6 +322,13 @@ class Opening:
                 self._core.memory.flush()
                 self._core.direct.close(backing)
             self._core.memory.handle(handle)
+
+    def _closed_with(self, obj: LocalObject) -> int:
+        """Its size; 0 where a drive that has failed does not tell: it is closed all the same."""
+        try:
+            return written(self._core, obj).size
+        except OSError:
+            return 0
 
     async def truncate_object(self, obj: LocalObject, size: int) -> None:
         """Sets the size of what is open for writing."""
