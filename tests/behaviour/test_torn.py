@@ -403,3 +403,15 @@ def test_what_one_has_closed_is_whole_though_another_that_has_it_open_is_killed(
         return
     check(workers, torn=False)
     assert (workers.shared / "a").read_bytes() == b"whole"
+
+
+def test_a_truncate_of_one_who_is_killed_in_it_is_over_as_a_whole(
+    workers: Workers, processes: Processes
+) -> None:
+    """truncate(2) by a path: nothing of it is left to be written."""
+    writer = processes.begin()
+    never(workers, begin(workers, writer, b"whole"), writer)
+    kill(writer)
+    workers.truncate("a", 2)
+    check(workers, torn=False)
+    assert (workers.shared / "a").read_bytes() == b"wh"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,3 +99,26 @@ def test_what_was_written_for_long_is_changed_until_it_is_closed(
         time.sleep(SECONDS + 2.5)
     never_published(checkpoint, node)
     wait_until(lambda: is_published(checkpoint, node), "it to be published by itself")
+
+
+@pytest.mark.parametrize("end", ["ends", "is killed"])
+def test_who_truncates_by_a_path_is_known(node: Node, run: Path, end: str) -> None:
+    """As who opens a file for writing: what it leaves is whole when it has ended well."""
+    checkpoint = run / "checkpoint-1"
+    checkpoint.mkdir()
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        (checkpoint / name).write_bytes(b"a" * 100)
+    node.settle(run)
+    assert is_published(checkpoint, node)
+    call = "import os, sys; os.truncate(sys.argv[1], 50)"
+    if end == "is killed":
+        call += "; os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", call, checkpoint / "optimizer.pt"], check=False)
+    assert done.returncode == (0 if end == "ends" else -9)
+    assert node.flush(run).code == (0 if end == "ends" else 6)
+    there = node.shared / "run" / "checkpoint-1" / "optimizer.pt"
+    assert there.stat().st_size == (50 if end == "ends" else 100)
+    if end == "is killed":
+        assert not node.status()["stuck"], "the call was over"
+        assert node.cli("commit", checkpoint).code == 0
+        assert there.stat().st_size == 50

@@ -143,7 +143,9 @@ class Operations(pyfuse3.Operations):
                 node, lambda gid: is_member(ctx.pid, gid, ctx.gid)
             )
         else:
-            await self._fs.attributes.setattr(node, asked, handle, caller(ctx))
+            # truncate(2) by a path is open, ftruncate, close: who does that writes
+            who = opener(ctx) if asked.size is not None else caller(ctx)
+            await self._fs.attributes.setattr(node, asked, handle, who)
         return entry_attributes(await self._answers.entry(node))
 
     @handler

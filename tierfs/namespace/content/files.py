@@ -262,6 +262,7 @@ class Files:
         if opened:
             flags = os.O_RDWR | (os.O_TRUNC if size == 0 else 0)
             handle = await self.open(node, flags, caller, internal=True)
+            handle.flushed = True  # it is over as a whole, however the caller ends meanwhile
         assert handle is not None
         assert handle.object is not None
         try:
