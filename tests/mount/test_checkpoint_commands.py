@@ -278,7 +278,10 @@ def test_doctor_explains(node: Node, run: Path) -> None:
     assert {each["state"] for each in said["writers"]} == {"living", "exited"}
     text = node.cli("doctor", "--profile", path).out
     assert "model-2-of-2.safetensors (named in model.safetensors.index.json): MISSING" in text
-    assert node.cli("commit", path).code == 0
+    (run / "latest").symlink_to(path.name)
+    assert node.cli("doctor", "--profile", run / "latest", "--json").json["path"] == said["path"]
+    assert node.cli("commit", run / "latest").code == 0
+    assert (node.shared / "run" / "checkpoint-3").exists()
     assert node.cli("doctor", "--profile", path, "--json").json["decision"] == "published"
     assert "no pattern matches its name" in node.cli("doctor", "--profile", run).out
 

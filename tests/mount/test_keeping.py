@@ -77,6 +77,9 @@ def test_warm_pin_and_evict(
     assert "do not fit" in refused.err
     (d / "f1").chmod(0o600)
     assert left(run("warm", d, code=1, uid=4321)) == {"f1": "permission denied"}
+    denied = run("evict", d / "f1", code=1, uid=4321)
+    assert (left(denied), denied["already"]) == ({"f1": "permission denied"}, 0)
+    assert left(run("pin", "--remove", d / "f1", code=1, uid=4321)) == {"f1": "permission denied"}
 
     # pin
     assert run("evict", d / "f0")["files"] == 1

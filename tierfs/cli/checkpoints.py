@@ -34,7 +34,7 @@ def checkpoints(directory: str | None, latest_complete: bool) -> None:
     --latest-complete the exit code is 1 when there is none; newest is the highest number in the
     name, then the youngest directory.
     """
-    mountpoint, path = find_mount(directory)
+    mountpoint, path = find_mount(directory, follow=True)
     result, _ = call(mountpoint, requests.Checkpoints(path=path))
     if not latest_complete:
         if output.wants_json():
@@ -129,7 +129,7 @@ def settled(directory: str, timeout: float | None) -> int:
     such as a checkpoint that is unsettled, is not waited for. Exit codes: 2 timed out, 3 something
     is stuck (the path is printed all the same).
     """
-    mountpoint, path = find_mount(directory)
+    mountpoint, path = find_mount(directory, follow=True)
     result, exit_code = call(mountpoint, requests.Settled(path=path, timeout=timeout), _tell)
     if output.wants_json():
         output.emit({**result, "exit_code": exit_code})
@@ -163,7 +163,7 @@ def commit(directory: str, expect: int | None) -> int:
     codes: 0 published, 1 refused, 3 a file is stuck, 4 a file is open for writing, 5 held, 6 not
     published.
     """
-    mountpoint, path = find_mount(directory)
+    mountpoint, path = find_mount(directory, follow=True)
     result, exit_code = call(mountpoint, requests.Commit(path=path, expect=expect), _tell)
     if output.wants_json():
         output.emit({**result, "exit_code": exit_code})

@@ -74,7 +74,7 @@ def _policy(file: str) -> None:
 
 
 def _profile(directory: str) -> None:
-    mountpoint, path = find_mount(directory)
+    mountpoint, path = find_mount(directory, follow=True)
     result, _ = call(mountpoint, requests.Profile(path=path))
     if output.wants_json():
         output.emit(result)

@@ -50,7 +50,7 @@ def evict(paths: tuple[str, ...]) -> int:
     """Remove the local copies of the committed files at and below PATHS now.
 
     The files stay: reads go to the shared tier. What is open, mapped, pinned or not committed
-    stays here and is named.
+    stays here and is named. Exit code 1 if something could not be looked at for lack of rights.
     """
     mountpoint, wanted = one_mount(paths)
     return _run(mountpoint, requests.Evict(paths=wanted), "evict", "evicted")

@@ -117,11 +117,12 @@ def mountpoints() -> list[str]:
         return [os.fsdecode(found) for line in table if (found := _tierfs_mountpoint(line))]
 
 
-def find_mount(path: str | None = None) -> tuple[str, str]:
+def find_mount(path: str | None = None, *, follow: bool = False) -> tuple[str, str]:
     """The mount point that holds `path`, and `path` as that mount knows it.
 
     Without a path: the mount that holds the working directory, else the only one there is; the
-    path is then the mount point.
+    path is then the mount point. `follow`: a symlink stands for what it leads to, as a checkpoint
+    is what is asked for, never its link.
 
     Raises:
         NoMount: none, or several to choose from.
@@ -130,7 +131,7 @@ def find_mount(path: str | None = None) -> tuple[str, str]:
     if path is None:
         mountpoint = _holding(_working_directory(), mounted) or _only(mounted)
         return mountpoint, mountpoint
-    for candidate in _spellings(path, mounted):
+    for candidate in _spellings(path, mounted, follow=follow):
         if holder := _holding(candidate, mounted):
             return holder, candidate
     raise NoMount(f"{path}: not inside a tierfs mount{_listed(mounted)}")
@@ -178,15 +179,18 @@ def _working_directory() -> str:
         return "/"
 
 
-def _spellings(path: str, mounted: list[str]) -> list[str]:
+def _spellings(path: str, mounted: list[str], *, follow: bool) -> list[str]:
     """The absolute paths that `path` can mean, the likeliest first.
 
     The mount point itself is recognised without touching the file system, so that commands work
-    when the mount does not answer. The last component is not followed: it may be a symlink that
-    is to be flushed. Only a path that is outside then may be a symlink to the mount point.
+    when the mount does not answer. Without `follow` the last component is not followed: it may be
+    a symlink that is to be flushed. Only a path that is outside then may be a symlink to the mount
+    point.
     """
     absolute = os.path.abspath(path)
     if absolute in mounted:
         return [absolute]
+    if follow:
+        return [os.path.realpath(absolute)]
     parent, name = os.path.split(absolute)
     return [os.path.join(os.path.realpath(parent), name), os.path.realpath(absolute)]

@@ -37,11 +37,16 @@ class _Target:
 
 @dataclass(slots=True)
 class _Found:
-    """What a request is about, and what could not be done with some of it."""
+    """What a request is about, and what could not be done with some of it.
+
+    Attributes:
+        denied: how many of `left` could not be looked at for lack of rights.
+    """
 
     files: list[_Target] = field(default_factory=list)
     directories: list[_Target] = field(default_factory=list)
     left: list[Problem] = field(default_factory=list)
+    denied: int = 0
 
     def leave(self, target: _Target, reason: str) -> None:
         self.left.append(Problem(path=target.path, reason=reason))
@@ -79,7 +84,7 @@ class Keeping:
     async def pin(self, request: requests.Pin, peer: Peer, send: Send) -> tuple[KeptResult, int]:
         async with self._reached(request.paths, peer) as found:
             if request.remove:
-                return self._unpin(found), 0
+                return self._unpin(found), 1 if found.denied else 0
             await self._copy("pin", found, send)
             return await self._pin(found), 1 if found.left else 0
 
@@ -101,7 +106,8 @@ class Keeping:
                 reason = "is pinned (tierfs pin --remove)" if pinned else "is open"
                 found.leave(records[record.signature.inode][0], reason)
         files, bytes_ = len(copies) - len(spared), _sum(copies) - _sum(spared)
-        return _result(files, bytes_, len(found.files) - files - len(found.left), found), 0
+        already = len(found.files) - files - len(found.left) + found.denied
+        return _result(files, bytes_, already, found), 1 if found.denied else 0
 
     # -- what they have in common ------------------------------------------------------------------
 
@@ -109,7 +115,8 @@ class Keeping:
     async def _reached(self, paths: tuple[str, ...], peer: Peer) -> AsyncIterator[_Found]:
         """What the caller may read at and below `paths`; nodes stay known while it is used."""
         reached, denied = await below(paths, peer, self._access)
-        found = _Found(left=[Problem(path=path, reason="permission denied") for path in denied])
+        problems = [Problem(path=path, reason="permission denied") for path in denied]
+        found = _Found(left=problems, denied=len(problems))
         fs = self._rooms.fs
         held: list[Node] = []
         try:

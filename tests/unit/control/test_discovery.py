@@ -114,6 +114,8 @@ def test_symlinks_on_the_way_are_followed_the_last_is_not(
     assert discovery.find_mount(str(mount / "latest"))[1] == str(mount / "latest")
     assert discovery.find_mount(str(mount / "latest" / "x"))[1] == str(mount / "run" / "x")
     assert discovery.find_mount(str(tmp_path / "way"))[1] == str(mount / "run")
+    for link in (mount / "latest", tmp_path / "way"):  # of commands about checkpoints
+        assert discovery.find_mount(str(link), follow=True) == (str(mount), str(mount / "run"))
 
 
 def test_the_mount_point_itself_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
