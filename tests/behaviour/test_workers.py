@@ -81,6 +81,7 @@ def test_a_removal_is_answered_before_its_row_is_written_and_survives(workers: W
         workers.write_file(name, b"old")
     workers.mkdir("d")
     workers.settle()
+    workers.run(workers.rooms.journal.written)  # else the next worker ends these, some time
     workers.kill(held=True)
     for name in "ab":
         workers.stat(name)
@@ -371,3 +372,61 @@ def test_a_checkpoint_is_removed_when_that_is_asked_again(workers: Workers) -> N
     workers.rmdir("checkpoint-1")
     workers.settle()
     assert workers.tree().keys() == {"a", "a/f"}
+
+
+def test_a_change_of_attributes_outlives_a_kill_in_the_middle_of_the_next(
+    workers: Workers,
+) -> None:
+    """That takes its place: one goes and the other comes in one transaction."""
+    workers.write_file("a", b"1")
+    workers.settle()
+    workers.kill(held=True)
+    workers.chmod("a", 0o600)
+    workers.die_at_row(OpKind.SETATTR)
+    with pytest.raises(JournalError):
+        workers.setxattr("a", "user.x", b"1")
+    workers.succeed()
+    assert workers.stat("a").mode & 0o7777 == 0o600
+    workers.settle()
+    assert (workers.shared / "a").stat().st_mode & 0o7777 == 0o600
+
+
+def test_a_link_that_was_remembered_and_not_journaled_is_made_when_that_is_asked_again(
+    workers: Workers,
+) -> None:
+    """It is made from a name that is there, whichever of the two is met first."""
+    files = [f"f{number}" for number in range(8)]
+    for name in files:
+        workers.write_file(name, b"1")
+    workers.settle()
+    nodes = [workers.fs.tree.nodes[workers.inode(name)] for name in files]
+
+    async def remember() -> None:
+        for node, name in zip(nodes, files, strict=True):
+            node.names = {*node.names, (ROOT, b"new" + os.fsencode(name))}
+
+    workers.run(remember)
+    workers.kill(held=True)
+    root = workers.fs.tree.directories[ROOT]
+    for node, name in zip(nodes, files, strict=True):
+        # the kernel does not look up what it has just looked up
+        known = workers.fs.tree.nodes[node.ino]
+        workers.run(workers.fs.names.link, known, root, b"new" + os.fsencode(name))
+    workers.settle()
+    assert OsCalls(workers.shared).tree().keys() == {*files, *("new" + name for name in files)}
+
+
+def test_a_checkpoint_is_made_when_that_is_asked_again(workers: Workers) -> None:
+    """Nothing is left of the one that the first worker began to make."""
+    workers.mkdir("run")
+    workers.settle()
+    workers.die_at_row(OpKind.MKDIR)
+    with pytest.raises(JournalError):
+        workers.mkdir("run/checkpoint-1")
+    workers.succeed()
+    workers.mkdir("run/checkpoint-1")
+    assert len([*workers.fs.core.groups]) == 1
+    workers.rmdir("run/checkpoint-1")
+    workers.settle()
+    assert not [*workers.fs.core.groups]
+    assert workers.tree().keys() == {"run"}

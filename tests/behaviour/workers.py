@@ -76,7 +76,7 @@ class Workers(Direct):
     def die_at_row(self, kind: OpKind | None = None) -> None:
         """It dies when an op of `kind`, or anything, is to be journaled.
 
-        What is remembered speaks of it already.
+        What is remembered speaks of it already, and all that was to be journaled before it is.
         """
         journal = self.rooms.journal
         post, met = journal.post, kind is None
@@ -88,7 +88,8 @@ class Workers(Direct):
 
         def die() -> None:
             self.fs.core.memory.flush()
-            if met:
+            if met and journal.failed is None:
+                journal._writer.call(lambda database: None).result()
                 self.die()
 
         def arm() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LATER_SECONDS = 0.02
-"""How long a post may be kept back to share a transaction with the next."""
+"""How long what was posted for later may wait to share a transaction with the next."""
 
 
 class Answer(Generic[T]):
@@ -56,6 +57,9 @@ class Answer(Generic[T]):
 class Journal:
     """What is pending, kept so that it survives the process, and after a sync a power cut.
 
+    What is posted in one synchronous step of the trio loop is one transaction: no kill leaves a
+    part of it. So who decides something has to post all of it before the next await, and no more.
+
     `post`, `next_number`, `next_row` and the `async` methods belong to the trio thread and never
     block it; the others block and may be called from any thread.
 
@@ -66,7 +70,9 @@ class Journal:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._posted = 0
-        self._gathered: list[Statement] | None = None
+        self._step: list[Statement] = []
+        self._is_early = self._waits_long = self._is_ending = False
+        self._together = self._poster = 0
         self._kept = trio.Event()
         self._ahead: Ahead | None = None
         self.before_post: Callable[[], None] | None = None
@@ -130,8 +136,9 @@ class Journal:
     def is_ahead(self) -> bool:
         """Whether all that was posted survives the process already, written or not.
 
-        Not while the database is far behind.
+        Not while the database is far behind. Asking ends the step.
         """
+        self._end_step()
         noted = self._ahead
         if noted is None or noted.last != self._posted or noted.is_crowded:
             return False
@@ -164,30 +171,72 @@ class Journal:
         return self._rows.take()
 
     def post(self, *changes: Change, later: bool = False) -> Ticket:
-        """Queue `changes`: they are applied all or none, after every earlier post.
+        """Queue `changes`: applied all or none, with the rest of the step, after every earlier one.
 
         Records are copied. A journal that failed tells so when the ticket is waited for. With
         `later` nothing is written before the next post, a wait for the ticket, or `LATER_SECONDS`.
         """
-        statements = [encode(change) for change in changes]
-        if self._gathered is not None:
-            self._gathered += statements
-            return self._ticket(self._posted + 1)
-        return self._ticket(self._send(statements, later=later, early=False))
-
-    def _ticket(self, number: int) -> Ticket:
+        if not self._step:
+            self._waits_long, self._poster = True, threading.get_ident()
+        self._step += [encode(change) for change in changes]
+        if not self._together:
+            self._posts(later=later)
         writer = self._writer
-        return Ticket(number, writer.written, writer.syncer, writer.hurry)
+        return Ticket(self._posted + 1, writer.written, writer.syncer, self._hurry)
 
-    def _send(self, statements: list[Statement], *, later: bool, early: bool) -> int:
+    @contextlib.contextmanager
+    def together(self, *, later: bool = False, early: bool = False) -> Iterator[None]:
+        """What is posted inside is posted at the end, with `later` as of `post`.
+
+        For a part of a synchronous step. `early`: it is to survive the process at once, which
+        `is_ahead` tells. Inside another one it is part of that.
+        """
+        self._together += 1
+        self._is_early = self._is_early or early
+        try:
+            yield
+        finally:
+            self._together -= 1
+            if not self._together:
+                self._posts(later=later)
+
+    def _posts(self, *, later: bool) -> None:
         if self.before_post is not None:
             self.before_post()
-        self._posted += 1
-        noted = self._ahead is not None and self._note(self._ahead, statements, early=early)
-        self._writer.post(self._posted, statements, later=later, noted=noted)
         if later:
             self._kept.set()
-        return self._posted
+        else:
+            self._waits_long = False
+            self._end_soon()
+
+    def _end_soon(self) -> None:
+        """What is posted by code that runs before the next await is still of this step."""
+        try:
+            token = trio.lowlevel.current_trio_token()
+        except RuntimeError:  # before the loop runs: until it does, or something is asked
+            self._kept.set()
+            return
+        if not self._is_ending:
+            self._is_ending = True
+            token.run_sync_soon(self._step_is_over)
+
+    def _step_is_over(self) -> None:
+        self._is_ending = False
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """What was posted is one: it gets its number, and stands where others of it may stand."""
+        early, self._is_early = self._is_early, False
+        if not self._step:
+            return
+        statements, self._step = self._step, []
+        self._posted += 1
+        noted = self._ahead is not None and self._note(self._ahead, statements, early=early)
+        self._writer.post(self._posted, statements, later=self._waits_long, noted=noted)
+
+    def _hurry(self) -> None:
+        self._end_step()
+        self._writer.hurry()
 
     def _note(self, noted: Ahead, statements: list[Statement], *, early: bool) -> bool:
         """Whether the present post stands in the file, before the database can have it.
@@ -223,31 +272,16 @@ class Journal:
             await self._kept.wait()
             self._kept = trio.Event()
             await trio.sleep(LATER_SECONDS)
-            self._writer.hurry()
-
-    @contextlib.contextmanager
-    def together(self, *, later: bool = False, early: bool = False) -> Iterator[None]:
-        """What is posted inside is one post: all of it or nothing survives. For synchronous steps.
-
-        One that raises has posted what it had until then. `later` as of `post`; `early`: it is to
-        survive the process at once, which `is_ahead` tells.
-        """
-        assert self._gathered is None, "not nested"
-        self._gathered = []
-        try:
-            yield
-        finally:
-            statements, self._gathered = self._gathered, None
-            self._send(statements, later=later, early=early)
+            self._hurry()
 
     async def written(self) -> None:
         """Return when every post so far survives the process; JournalError when it cannot."""
-        self._writer.hurry()
+        self._hurry()
         await self._writer.written.wait(self._posted)
 
     async def sync(self) -> None:
         """Return when every post so far survives a power cut; JournalError when it cannot."""
-        self._writer.hurry()
+        self._hurry()
         await self._writer.syncer.wait(self._posted)
 
     async def clean_copy(self, inode: int) -> CleanRecord | None:
@@ -272,37 +306,37 @@ class Journal:
 
     def load(self) -> JournalSnapshot:
         """All pending ops by number, phase QUEUED, with what they need. Blocks."""
-        return self._writer.call(Database.load).result()
+        return self._call(Database.load).result()
 
     def apply(self, *changes: Change) -> None:
         """Apply `changes` durably, after every earlier post. Blocks."""
         statements = [encode(change) for change in changes]
-        self._writer.call(lambda database: database.apply(statements), durable=True).result()
+        self._call(lambda database: database.apply(statements), durable=True).result()
 
     def clean_copy_now(self, inode: int) -> CleanRecord | None:
         """As :meth:`clean_copy`, for the time before the trio thread serves. Blocks."""
-        return self._writer.call(lambda database: database.clean_copy(inode)).result()
+        return self._call(lambda database: database.clean_copy(inode)).result()
 
     def pins(self) -> list[tuple[int, bool, int]]:
         """What is pinned: shared inode, whether a directory, bytes of its local copy. Blocks."""
-        return self._writer.call(Database.pins).result()
+        return self._call(Database.pins).result()
 
     def requests(self) -> set[int]:
         """The kernel's requests of the present mount that were carried out and not answered."""
-        return self._writer.call(Database.requests).result()
+        return self._call(Database.requests).result()
 
     def forget_requests(self) -> None:
         """There is a new mount: the kernel counts its requests anew. Blocks."""
-        self._writer.call(Database.forget_requests).result()
+        self._call(Database.forget_requests).result()
 
     def meta(self, key: str) -> bytes | None:
         """The value of `key` in the table of small facts; None if there is none. Blocks."""
-        value = self._writer.call(lambda database: database.meta(key)).result()
+        value = self._call(lambda database: database.meta(key)).result()
         return value if value is None else bytes(value)
 
     def set_meta(self, key: str, value: bytes) -> None:
         """Set the value of `key` durably. Blocks."""
-        self._writer.call(lambda database: database.set_meta(key, value), durable=True).result()
+        self._call(lambda database: database.set_meta(key, value), durable=True).result()
 
     def mark_undurable_suspect(self) -> list[int]:
         """After a reboot: mark SUSPECT each closed PUT whose content may not have been synced.
@@ -310,14 +344,14 @@ class Journal:
         These are the rows without a mark, in state CLOSED or PENDING, that are not durable and
         whose content is local. Returns their row ids. Durable; blocks.
         """
-        return self._writer.call(Database.mark_undurable_suspect, durable=True).result()
+        return self._call(Database.mark_undurable_suspect, durable=True).result()
 
     def mark_all_suspect(self, error: str) -> None:
         """Mark SUSPECT, because of `error`, each PUT without a mark whose content is local.
 
         After a time that the journal has missed. Durable; blocks.
         """
-        self._writer.call(lambda database: database.mark_all_suspect(error), durable=True).result()
+        self._call(lambda database: database.mark_all_suspect(error), durable=True).result()
 
     def mark_torn(self, rows: Iterable[int]) -> None:
         """Mark TORN each of `rows` that is OPEN: its writer is gone with the mount.
@@ -325,15 +359,22 @@ class Journal:
         They become PENDING, since nobody will close them. Durable; blocks.
         """
         row_ids = list(rows)
-        self._writer.call(lambda database: database.mark_torn(row_ids), durable=True).result()
+        self._call(lambda database: database.mark_torn(row_ids), durable=True).result()
 
     def close(self) -> None:
         """Commit what is queued, bring the WAL into the database and close it. Blocks."""
+        self._end_step()
         self._writer.close()
         if (noted := self._ahead) is not None:
             self._ahead = None
             with contextlib.suppress(OSError):
                 noted.close(keep=self._writer.written.reached < self._posted)
+
+    def _call(self, function: Callable[[Database], T], *, durable: bool = False) -> Future[T]:
+        """As of the writer, with every earlier post of this thread applied."""
+        if self._step and threading.get_ident() == self._poster:
+            self._end_step()
+        return self._writer.call(function, durable=durable)
 
     async def _ask(self, function: Callable[[Database], T]) -> T:
         return await self._ask_soon(function).get()
@@ -346,15 +387,16 @@ class Journal:
             with contextlib.suppress(trio.RunFinishedError):
                 token.run_sync_soon(answered.set)
 
-        future = self._writer.call(function)
+        future = self._call(function)
         future.add_done_callback(wake)
         return Answer(answered, future)
 
     def _open_numbers(self, key: str) -> Numbers:
         def reserve(limit: int) -> Future[None]:
+            # in the middle of a step, which goes on
             return self._writer.call(lambda database: database.set_meta(key, limit), durable=True)
 
-        first = self._writer.call(lambda database: database.meta(key)).result()
+        first = self._call(lambda database: database.meta(key)).result()
         if not isinstance(first, int):
             raise self._writer.fail(ValueError(f"{key} is {first!r}"))
         limit = first + 2 * BLOCK

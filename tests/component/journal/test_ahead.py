@@ -75,6 +75,13 @@ trio.run(main)
 """
 
 
+def post_early(journal: Journal, *changes: Change) -> bool:
+    """Posts `changes`, or one; whether they survive the process at once."""
+    with journal.together(later=True, early=True):
+        journal.post(*changes or (SaveOp(put(journal)),))
+    return journal.is_ahead
+
+
 @pytest.fixture
 def died(
     path: Path, tmp_path: Path, open_journal: Callable[..., Journal]
@@ -197,7 +204,7 @@ def test_what_was_written_and_ended_since_does_not_come_back(
 def test_a_post_behind_it_that_was_not_written_is_there_too(
     died: Callable[..., list[int]],
 ) -> None:
-    code = "early(SaveOp(put(journal))); journal.post(SaveOp(put(journal)), later=True)"
+    code = "early(SaveOp(put(journal))); journal.post(SaveOp(put(journal))); journal.is_ahead"
     assert len(died(code)) == 2
 
 
@@ -208,14 +215,11 @@ async def test_it_is_not_noted_while_the_database_lacks_what_came_before(
     journal = open_journal()
     journal.write_ahead(OS(), tmp_path, take_up=True)
     journal.post(SaveOp(put(journal)), later=True)
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
     assert not journal.is_ahead
+    assert not post_early(journal)
     assert _sizes(tmp_path) == [0, 0]
     await journal.written()
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
-    assert journal.is_ahead
+    assert post_early(journal)
 
 
 def _sizes(directory: Path) -> list[int]:
@@ -230,8 +234,7 @@ async def test_nothing_is_left_of_what_is_written(
     assert _sizes(tmp_path) == [0, 0]
     most = 0
     for number in range(3000):
-        with journal.together(later=True, early=True):
-            journal.post(SaveOp(put(journal)))
+        post_early(journal)
         if number % 50 == 49:
             await journal.written()
         most = max(most, sum(_sizes(tmp_path)))
@@ -266,9 +269,7 @@ async def test_every_kind_of_change_can_be_noted(
     ]  # fmt: skip
     assert {type(each) for each in every} == set(get_args(Change))
     journal.write_ahead(OS(), tmp_path, take_up=True)
-    with journal.together(later=True, early=True):
-        journal.post(*every)
-    assert journal.is_ahead
+    assert post_early(journal, *every)
     await journal.written()
 
 
@@ -288,16 +289,13 @@ async def test_where_no_more_can_be_written_it_is_waited_for_again(
     system = Full()
     journal = open_journal()
     journal.write_ahead(system, tmp_path, take_up=True)
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
+    assert post_early(journal)
     system.full = True
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
-    assert not journal.is_ahead
+    assert not post_early(journal)
     await journal.written()
     assert len(journal.load().ops) == 2
     system.full = False
-    journal.post(DropOp(1))
+    await journal.post(DropOp(1)).written()
     assert _sizes(tmp_path) == []
 
 
@@ -308,12 +306,10 @@ async def test_what_cannot_be_noted_any_more_does_not_take_along_what_is(
     system = Full()
     journal = open_journal()
     journal.write_ahead(system, tmp_path, take_up=True)
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
+    assert post_early(journal)
     system.full = True
     for _ in range(2):
-        with journal.together(later=True, early=True):
-            journal.post(SaveOp(put(journal)))
+        post_early(journal)
     assert max(_sizes(tmp_path)) > 0
 
 
@@ -324,27 +320,20 @@ async def test_nobody_is_answered_early_while_the_database_is_far_behind(
     journal.write_ahead(OS(), tmp_path, take_up=True)
     early = 0
     for _ in range(10_000):
-        with journal.together(later=True, early=True):
-            journal.post(SaveOp(put(journal)))
-        if not journal.is_ahead:
+        if not post_early(journal):
             break
         early += 1
     assert 100 < early < 9_999
     await journal.written()
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
-    assert journal.is_ahead
+    assert post_early(journal)
 
 
 async def test_a_failed_drive_ends_it(tmp_path: Path, open_journal: Callable[..., Journal]) -> None:
     journal = open_journal()
     journal.write_ahead(OS(), tmp_path, take_up=True)
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
+    assert post_early(journal)
     journal._writer.lost = JournalError("the drive is gone")
-    with journal.together(later=True, early=True):
-        journal.post(SaveOp(put(journal)))
-    assert not journal.is_ahead
+    assert not post_early(journal)
     assert _sizes(tmp_path) == []
     await journal.written()
 

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from tests.component.journal.helpers import Gate, WatchedOS, put, python
 from tests.harness.devices import LoopDevice, run, shut_down
 from tests.harness.waiting import wait_until
 from tierfs.errors import JournalError
 from tierfs.journal import DropOp, Journal, SaveOp
+from tierfs.journal.rows import Statement
 from tierfs.journal.wal import CHECKPOINT_BYTES
 from tierfs.model import OpState
 from tierfs.osio import OS
@@ -388,3 +390,24 @@ async def test_a_closed_journal_says_so(journal: Journal) -> None:
     await ticket.written()
     with pytest.raises(JournalError, match="closed"):
         await journal.post(SaveOp(put(journal))).written()
+
+
+async def test_what_one_step_posts_is_written_at_once_or_not_at_all(
+    open_journal: Callable[..., Journal],
+) -> None:
+    """A kill between two posts leaves no half of what was decided in one step."""
+    journal, sizes = open_journal(), list[int]()
+    post = journal._writer.post
+
+    def count(number: int, statements: list[Statement], *, later: bool, noted: bool) -> None:
+        sizes.append(len(statements))
+        post(number, statements, later=later, noted=noted)
+
+    journal._writer.post = count  # type: ignore[method-assign]
+    first, second = put(journal), put(journal)
+    journal.post(SaveOp(first))
+    journal.post(SaveOp(second), later=True)
+    await journal.post(DropOp(first.row)).written()
+    journal.post(SaveOp(first))
+    await trio.testing.wait_all_tasks_blocked()
+    assert sizes == [3, 1]

@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from tierfs.journal import Journal
+from tierfs.journal import Change, Journal, Ticket
 from tierfs.journal.ahead import Ahead
 from tierfs.journal.rows import Statement
 from tierfs.journal.writer import Writer
@@ -26,7 +26,11 @@ ARMED = Path(os.environ["TIERFS_TEST_DIE_AT_REPLY"])
 send_reply = Filter._reply
 note_init = Memory.init
 mark = Journal._note
+gather = Journal.post
 post = Writer.post
+
+of_request = False
+"""Whether something that a request did is among what is to be journaled next."""
 
 
 def die_if(where: str) -> None:
@@ -50,8 +54,14 @@ def die_or_note(self: Memory, request: bytes) -> None:
     note_init(self, request)
 
 
+def gather_and_look(self: Journal, *changes: Change, later: bool = False) -> Ticket:
+    global of_request
+    of_request = of_request or current() is not None
+    return gather(self, *changes, later=later)
+
+
 def die_or_mark(self: Journal, noted: Ahead, statements: list[Statement], *, early: bool) -> bool:
-    if current() is not None:
+    if of_request:
         die_if("post")
     return mark(self, noted, statements, early=early)
 
@@ -60,12 +70,15 @@ def die_or_post(
     self: Writer, number: int, statements: list[Statement], *, later: bool = False,
     noted: bool = False,
 ) -> None:  # fmt: skip
-    if current() is not None:
+    global of_request
+    if of_request:
         die_if("post")
         die_if("noted")
+    of_request = False
     post(self, number, statements, later=later, noted=noted)
 
 
+Journal.post = gather_and_look  # type: ignore[method-assign]
 Journal._note = die_or_mark  # type: ignore[method-assign]
 Writer.post = die_or_post  # type: ignore[method-assign]
 Filter._reply = die_or_reply  # type: ignore[method-assign]

@@ -135,6 +135,7 @@ class Making:
         node.last = await self._lookup.attributes(node)
         if await self._lookup.find(state, name) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        node.names.discard((state.id, name))  # it was remembered, and never journaled
         source = node.a_name()
         if source is None or state.removed:
             raise missing(name)
