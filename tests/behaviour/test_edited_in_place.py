@@ -77,6 +77,7 @@ def test_a_log_that_goes_on(make_direct: Callable[..., Direct], way: str) -> Non
     direct.mkdir(AT)
     direct.write_file(f"{AT}/model.safetensors", b"1")
     direct.write_file(f"{AT}/train.log", b"one\n")
+    direct.settle()  # a seal does not wait for logs
     direct.write_file(f"{AT}/trainer_state.json", b"{}")
     direct.settle()
     flush(direct)
