@@ -202,6 +202,10 @@ class Mark(enum.StrEnum):
     STUCK = "stuck"  # a permanent error of the shared tier, or its object cannot be read
 
 
+UNDECIDED = frozenset({Mark.TORN, Mark.SUSPECT})
+"""Marks of content that somebody has to accept, to write anew, or to discard."""
+
+
 class Phase(enum.IntEnum):
     """How far the write-back has come with an op in this process. Not journaled."""
 

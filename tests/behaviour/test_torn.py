@@ -15,6 +15,9 @@ from tests.harness import wait_until
 from tierfs.errors import JournalError
 from tierfs.model import OpKind
 from tierfs.namespace.callers import Caller
+from tierfs.namespace.content import settling
+from tierfs.namespace.content.ending import Ending
+from tierfs.namespace.overlay.nodes import LocalObject, Node
 
 End = Callable[[subprocess.Popen[bytes]], None]
 
@@ -312,6 +315,36 @@ def test_a_torn_file_that_is_only_opened_stays_torn(
     workers.caller = Caller(0, 0, second.pid, 0o022)
     fd = workers.open("a", os.O_RDWR)
     dies(workers, fd, second)
+    check(workers, torn=True)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_torn_file_that_is_only_opened_stays_torn_though_it_seems_to_be_mapped(
+    workers: Workers, processes: Processes, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    """The worker dies before the row of its last close; the next one looks whether it is mapped,
+    and does so late, on a busy machine, or finds that it is."""
+    settle = Ending.settle
+
+    def settle_mapped(self: Ending, node: Node, obj: LocalObject, *, mapped: bool) -> object:
+        return settle(self, node, obj, mapped=True)
+
+    if late:
+        monkeypatch.setattr(settling, "MAPPED_SECONDS", -1.0)
+    else:
+        monkeypatch.setattr(Ending, "settle", settle_mapped)
+    first, second = processes.begin(), processes.begin()
+    fd = begin(workers, first)
+    kill(first)
+    never(workers, fd, first)
+    workers.caller = Caller(0, 0, second.pid, 0o022)
+    fd = workers.open("a", os.O_RDWR)
+    flush(workers, fd, second)
+    workers.run(workers.rooms.journal.written)
+    workers.die_at_row(OpKind.PUT)
+    with suppress(JournalError):
+        release(workers, fd)
+    workers.kill()
     check(workers, torn=True)
 
 

@@ -6,12 +6,9 @@ import errno
 import os
 
 from tierfs.journal import SaveOp
-from tierfs.model import Mark, Op, OpKind, OpState
+from tierfs.model import UNDECIDED, Op, OpKind, OpState
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.nodes import Entry
-
-UNDECIDED = (Mark.TORN, Mark.SUSPECT)
-"""Not sent until somebody says so."""
 
 
 def take_back(core: Core, op: Op) -> None:

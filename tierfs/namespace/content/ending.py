@@ -11,7 +11,7 @@ from collections.abc import Callable
 import trio
 
 from tierfs.journal import SaveClean, SaveOp
-from tierfs.model import Attributes, CleanRecord, Mark, Op, OpState, Phase
+from tierfs.model import UNDECIDED, Attributes, CleanRecord, Op, OpState, Phase
 from tierfs.namespace.content.data import Data
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup
@@ -83,7 +83,8 @@ class Ending:
     async def settle(self, node: Node, obj: LocalObject, *, mapped: bool) -> bool:
         """Looks again at a file of which `on_unsettled` was told; whether that is over.
 
-        `mapped`: it took so long that it was a mapping, whose later stores leave no mtime.
+        `mapped`: it was held for so long that it was a mapping, whose later stores leave no mtime.
+        For somebody to decide on what is torn that says too little.
         """
         core = self._core
         async with node.lock:
@@ -93,7 +94,7 @@ class Ending:
                 try:
                     if not self.settled(obj):
                         return False
-                    obj.dirty = obj.dirty or mapped
+                    obj.dirty = obj.dirty or (mapped and not _is_undecided(obj))
                     await self.written(node, obj)
                 except OSError as error:
                     self._drive.doubtful(obj, error)
@@ -169,7 +170,7 @@ class Ending:
         self.number(op, attributes)
         op.state = OpState.PENDING
         before = obj.supersedes
-        if before is not None and before.mark in (Mark.TORN, Mark.SUSPECT):
+        if before is not None and before.mark in UNDECIDED:
             op.mark, op.error = before.mark, before.error  # it still has what was not decided
         core.backlog.update(op)
         core.journal.post(SaveOp(op))
@@ -197,3 +198,9 @@ class Ending:
             return False
         alone = self._core.backlog.alone(op) and not self._core.backlog.depended(op)
         return alone and entry.shared_inode == obj.origin.inode
+
+
+def _is_undecided(obj: LocalObject) -> bool:
+    """Whether `obj` is torn or suspect, or was opened on top of what is."""
+    before, op = obj.supersedes, obj.put
+    return any(each is not None and each.mark in UNDECIDED for each in (before, op))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import dataclass
 
 import trio
 
@@ -21,7 +22,16 @@ FIRST_SECONDS = 0.001
 
 LAST_SECONDS = 1.0
 MAPPED_SECONDS = 0.05
-"""Whoever writes for longer after the last close does so through a mapping."""
+"""Who is seen to have it open for longer after the last close has a mapping of it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A file that was closed at the clock value `since`; `mapped`: and was seen to be mapped."""
+
+    node: Node
+    since: float
+    mapped: bool = False
 
 
 class Settling:
@@ -29,11 +39,11 @@ class Settling:
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[LocalObject](math.inf)
-        self._waiting: dict[LocalObject, tuple[Node, float]] = {}
+        self._waiting: dict[LocalObject, _Waiting] = {}
 
     def add(self, node: Node, obj: LocalObject) -> None:
         """`obj` was closed by its last writer, just now or once more, and yet has one."""
-        self._waiting[obj] = (node, trio.current_time())
+        self._waiting[obj] = _Waiting(node, trio.current_time())
         self._send.send_nowait(obj)
 
     async def run(self, files: Files) -> None:
@@ -59,14 +69,14 @@ class Settling:
         waiting = self._waiting.get(obj)
         if waiting is None:
             return True
-        node, since = waiting
-        mapped = trio.current_time() - since > MAPPED_SECONDS
+        late = trio.current_time() - waiting.since > MAPPED_SECONDS
         try:
-            over = await files.ending.settle(node, obj, mapped=mapped)
+            over = await files.ending.settle(waiting.node, obj, mapped=waiting.mapped)
         except OSError as error:
             # not known to be over, so it is not; it stays open for writing
             log.warning("a closed file may still be written to: %s", error)
             return False
+        waiting.mapped = waiting.mapped or late  # not for having been looked at late: it was held
         if over and self._waiting.get(obj) is waiting:  # else it was closed again meanwhile
             del self._waiting[obj]
         return over

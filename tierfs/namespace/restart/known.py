@@ -6,7 +6,7 @@ import logging
 import os
 from contextlib import suppress
 
-from tierfs.model import ROOT, DirectoryRecord, Kind, Mark, ObjectId
+from tierfs.model import ROOT, UNDECIDED, DirectoryRecord, Kind, ObjectId
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Handle, LocalObject, Node
 from tierfs.namespace.overlay.tree import ROOT_INO
@@ -231,7 +231,7 @@ class Known:
         """
         old, obj.dirty, left = obj.supersedes, True, set(self._left.get(obj.id, ()))
         with suppress(FileNotFoundError):
-            if old is not None and old.mark in (Mark.TORN, Mark.SUSPECT):
+            if old is not None and old.mark in UNDECIDED:
                 before = self._core.store.attributes(old.object, Kind.FILE)
                 left.add((before.size, before.mtime_ns))
             if not left:
