@@ -195,6 +195,24 @@ def test_a_checkpoint_in_a_directory_that_is_renamed_to_one_is_there_after_a_res
     assert direct.read_file("checkpoint-2/checkpoint-2/f") == b"1"
 
 
+def test_a_file_replaced_in_a_checkpoint_that_came_into_another_with_its_directory(
+    make_direct: Callable[..., Direct],
+) -> None:
+    """The other one needs no next generation for that, which would not have the inner one in it."""
+    direct = make_direct()
+    direct.mkdir("a")
+    direct.write_file("f", b"1")
+    direct.settle()
+    direct.restart(held=True)
+    direct.mkdir("a/checkpoint-2")
+    direct.rename("a", "checkpoint-1")
+    direct.rename("f", "checkpoint-1/checkpoint-2/f")
+    direct.write_file("checkpoint-1/checkpoint-2/f", b"2")
+    direct.settle()
+    assert direct.read_file("checkpoint-1/checkpoint-2/f") == b"2"
+    assert (direct.shared / "checkpoint-1/.staging_checkpoint-2/f").read_bytes() == b"2"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",

@@ -233,7 +233,8 @@ class GroupTable:
         In a sealed checkpoint that begins a new generation of it: as a whole it stays what it was
         until the new one is whole, too.
         """
-        sealed = self.sealed_in(scope)
+        # an unsealed one that came into the sealed one with its directory is no part of that
+        sealed = self.sealed_in(scope) if self.unsealed_in(scope) is None else None
         record = None if sealed is None else self._places.record(sealed)
         if sealed is None or record is None or record.inode is None:
             return
