@@ -181,8 +181,8 @@ class Journal:
         self._step += [encode(change) for change in changes]
         if not self._together:
             self._posts(later=later)
-        writer = self._writer
-        return Ticket(self._posted + 1, writer.written, writer.syncer, self._hurry)
+        number, writer = self._posted + bool(self._step), self._writer
+        return Ticket(number, writer.written, writer.syncer, self._hurry)
 
     @contextlib.contextmanager
     def together(self, *, later: bool = False, early: bool = False) -> Iterator[None]:

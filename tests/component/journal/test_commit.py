@@ -411,3 +411,14 @@ async def test_what_one_step_posts_is_written_at_once_or_not_at_all(
     journal.post(SaveOp(first))
     await trio.testing.wait_all_tasks_blocked()
     assert sizes == [3, 1]
+
+
+async def test_nothing_to_post_is_waited_for_no_longer_than_what_came_before(
+    open_journal: Callable[..., Journal],
+) -> None:
+    journal = open_journal()
+    with trio.fail_after(10):
+        await journal.post().written()
+        journal.post(SaveOp(put(journal)), later=True)
+        await journal.post().synced()
+    assert len(journal.load().ops) == 1
