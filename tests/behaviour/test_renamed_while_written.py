@@ -18,9 +18,9 @@ WAYS = ["straight", "restarted"]
 
 def on_shared(direct: Direct) -> dict[str, bytes]:
     """The files on the shared tier."""
-    found = (path for path in direct.shared.rglob("*") if path.is_file())
-    files = ((str(path.relative_to(direct.shared)), path) for path in found)
-    return {name: path.read_bytes() for name, path in files if not name.startswith(".tierfs")}
+    tops = [path for path in direct.shared.iterdir() if path.name != ".tierfs"]
+    files = [path for top in tops for path in (top, *top.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(direct.shared)): path.read_bytes() for path in files}
 
 
 def begin(direct: Direct, path: str, content: bytes) -> int:

@@ -27,11 +27,11 @@ MAPPED_SECONDS = 0.05
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A file that was closed at the clock value `since`; `mapped`: and was seen to be mapped."""
+    """A file that was closed at the clock value `since`; `held`: and was open at a look since."""
 
     node: Node
     since: float
-    mapped: bool = False
+    held: bool = False
 
 
 class Settling:
@@ -69,14 +69,15 @@ class Settling:
         waiting = self._waiting.get(obj)
         if waiting is None:
             return True
-        late = trio.current_time() - waiting.since > MAPPED_SECONDS
+        # that it is looked at late says nothing by itself
+        mapped = waiting.held and trio.current_time() - waiting.since > MAPPED_SECONDS
         try:
-            over = await files.ending.settle(waiting.node, obj, mapped=waiting.mapped)
+            over = await files.ending.settle(waiting.node, obj, mapped=mapped)
         except OSError as error:
             # not known to be over, so it is not; it stays open for writing
             log.warning("a closed file may still be written to: %s", error)
             return False
-        waiting.mapped = waiting.mapped or late  # not for having been looked at late: it was held
+        waiting.held = waiting.held or not over
         if over and self._waiting.get(obj) is waiting:  # else it was closed again meanwhile
             del self._waiting[obj]
         return over
