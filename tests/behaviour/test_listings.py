@@ -66,7 +66,7 @@ class Reader:
         self._directories.readers.opens(FIND, 8)
         self._directories.readers.probes(FIND, 8, b"one")
         self._directories.readers.opens(FIND, 9)
-        assert not self._directories.readers.wants_attributes(FIND)
+        assert not self._directories.readers.attributed(FIND)
 
 
 def _entries(body: bytes) -> Iterator[tuple[int, bytes, int]]:

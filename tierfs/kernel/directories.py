@@ -38,7 +38,7 @@ class Directories:
         number, position, room = bodies.read(message)
         listings, readers = self._fs.listings, self.readers
         listing = listings.get(number)
-        with_attributes = readers.wants_attributes(request.pid)
+        with_attributes = readers.attributed(request.pid) > 0
         parts: list[bytes] = []
         files: dict[int, bytes] = {}
         probed = not with_attributes or not readers.wants_probe(request.pid)
@@ -50,10 +50,13 @@ class Directories:
             full = len(parts) < len(names) or len(names) == most
             position += len(parts)
             room -= sum(map(len, parts))
-        count = len(parts)
-        while not full and (
-            batch := await listings.batch(listing, position, with_attributes=with_attributes)
-        ):
+        readers.told(request.pid, len(parts))
+        while not full:
+            attributed = readers.attributed(request.pid) if with_attributes else 0
+            full = with_attributes and not attributed
+            if full or not (batch := await listings.batch(listing, position, attributed)):
+                break
+            count = len(parts)
             for position, name in batch:
                 told = listing.ahead.get(position)
                 if told is None:
@@ -63,7 +66,6 @@ class Directories:
                     full = True
                     break
                 room -= size
-                count += 1
                 if not probed and told.node is not None and told.kind is not Kind.DIRECTORY:
                     probed = True
                     readers.probes(request.pid, request.nodeid, name)
@@ -74,7 +76,7 @@ class Directories:
                         files[told.ino] = name
                 del listing.ahead[position]
             position += 1
-        readers.told(request.pid, count)
+            readers.told(request.pid, len(parts) - count)
         if files:
             self._fs.attributes.bare.told(listing.directory, files)
         return bodies.reply(request.unique, *parts)

@@ -6,6 +6,7 @@ they are wanted: it asks for both. But who is not told of an entry looks the nam
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 READERS = 64
@@ -18,6 +19,11 @@ PATIENCE = 20_000
 MOST_PROVEN = 3
 FEW = 128
 """Entries of a directory that are told of without a probe to who is known to look."""
+
+FIRST = 32
+"""Entries that are told with their attributes to who was never seen to look, and a probe."""
+
+ALL = sys.maxsize
 
 
 @dataclass(slots=True)
@@ -71,14 +77,21 @@ class Readers:
         reader.told, reader.looked = 0, False
         reader.probes.clear()
 
-    def wants_attributes(self, thread: int) -> bool:
-        """Whether the next entries are to be told with their attributes."""
+    def attributed(self, thread: int) -> int:
+        """How many of the next entries are to be told with their attributes.
+
+        Who was never seen to look gets those of a few: `ls -l` looks at them before it reads on.
+        """
         reader = self._known.get(thread)
         if reader is None:
-            return True
-        if reader.told > PATIENCE and reader.probes and not reader.looked:
+            return ALL
+        if reader.probes and not reader.looked and reader.told > PATIENCE:
             reader.looks = False
-        return reader.looks
+        if not reader.looks:
+            return 0
+        if reader.looked or reader.proven or (reader.told and not reader.probes):
+            return ALL
+        return max(0, FIRST - reader.told)
 
     def wants_probe(self, thread: int) -> bool:
         """Whether it is to be seen again that it looks: a probe costs a lookup.

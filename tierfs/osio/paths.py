@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
-from functools import partial
 from typing import NamedTuple
 
 from tierfs.model import Kind
@@ -27,8 +25,10 @@ class DirItem(NamedTuple):
     inode: int
 
 
+Seen = tuple[Kind, int]
+"""Kind and inode of an entry, as a directory tells them."""
+
 _FILE = Kind.FILE
-_new_item: partial[DirItem] = partial(tuple.__new__, DirItem)
 
 
 class Paths(Labelled):
@@ -114,22 +114,13 @@ class Paths(Labelled):
 
     @labelled
     def list_dir(self, step: str, fd: int) -> list[DirItem]:
-        """All entries of the directory `fd` but ``.`` and ``..``, in the order of the disk.
+        """All entries of the directory `fd` but ``.`` and ``..``, in the order of the disk."""
+        return [DirItem(name, *seen) for name, seen in _entries(fd).items()]
 
-        `fd` is a descriptor of the caller's own: its position is used.
-        """
-        encoding, errors = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
-        with os.scandir(fd) as entries:
-            # a directory may hold millions: so no function of Python is called for each
-            items = [
-                (
-                    e.name.encode(encoding, errors),
-                    _FILE if e.is_file(follow_symlinks=False) else _kind(e),
-                    e.inode(),
-                )
-                for e in entries
-            ]
-        return list(map(_new_item, items))
+    @labelled
+    def scan_dir(self, step: str, fd: int) -> dict[bytes, Seen]:
+        """As `list_dir`, by name: for directories that may hold millions."""
+        return _entries(fd)
 
     @labelled
     def chown_at(self, step: str, dirfd: int, name: bytes, uid: int, gid: int) -> None:
@@ -145,7 +136,20 @@ class Paths(Labelled):
         libc.utimensat(dirfd, name, libc.AT_SYMLINK_NOFOLLOW, atime, mtime)
 
 
-def _kind(entry: os.DirEntry[str]) -> Kind:
+def _entries(fd: int) -> dict[bytes, Seen]:
+    try:
+        # By its path: then names come as bytes. No function of Python is called for a file.
+        with os.scandir(b"/proc/self/fd/%d" % fd) as entries:
+            return {
+                e.name: (_FILE if e.is_file(follow_symlinks=False) else _kind(e), e.inode())
+                for e in entries
+            }
+    except OSError as error:
+        error.filename = None  # the seam has a better name for it
+        raise
+
+
+def _kind(entry: os.DirEntry[bytes]) -> Kind:
     """Of what is no file."""
     if entry.is_dir(follow_symlinks=False):
         return Kind.DIRECTORY

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
 
 from tierfs.model import Name, ObjectId
-
-Item = TypeVar("Item", bound=tuple[Name, *tuple[Any, ...]])
 
 CONTROL = b".tierfs"
 """Directory of tierfs in the root of the shared tier; root only."""
@@ -69,12 +66,12 @@ def hidden(path: bytes, name: Name) -> bool:
     return name.startswith(STAGING_PREFIX) or private(path, name)
 
 
-def shown(path: bytes, items: Iterable[Item]) -> list[Item]:
-    """Those of `items`, which begin with their names, that are not `hidden` in `path`."""
+def hidden_among(path: bytes, names: Iterable[Name]) -> list[Name]:
+    """Those of `names` that are `hidden` in `path`."""
     if path == CONTROL or path.startswith(CONTROL + b"/"):
-        return [item for item in items if not hidden(path, item[0])]
+        return [name for name in names if hidden(path, name)]
     # elsewhere all that is hidden begins with a dot
-    return [item for item in items if item[0][0] != _DOT or not hidden(path, item[0])]
+    return [name for name in names if name[0] == _DOT and hidden(path, name)]
 
 
 def private(path: bytes, name: Name) -> bool:

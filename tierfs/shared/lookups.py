@@ -8,8 +8,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tierfs.model import Name, ObjectId
-from tierfs.osio import DirItem
+from tierfs.model import Kind, Name, ObjectId
 from tierfs.shared import layout
 from tierfs.shared.places import Place
 from tierfs.shared.tree import Tree
@@ -53,11 +52,13 @@ class Lookups(Tree):
         with self.opened(place) as directory:
             return [self._entry(place, directory, name) for name in names]
 
-    def listing(self, place: Place) -> list[DirItem]:
-        """(name, kind, inode) of each entry but those of tierfs itself, in no order."""
+    def listing(self, place: Place) -> dict[Name, tuple[Kind, int]]:
+        """Kind and inode of each entry but those of tierfs itself, by name, in no order."""
         with self.opened(place) as directory:
-            found = self.system.list_dir("look.list", directory)
-        return layout.shown(place.path, found)
+            found = self.system.scan_dir("look.list", directory)
+        for name in layout.hidden_among(place.path, found):
+            del found[name]
+        return found
 
     def open_file(self, place: Place, name: Name, flags: int) -> tuple[int, os.stat_result]:
         """Open the regular file `name`; the caller closes it.

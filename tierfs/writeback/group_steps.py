@@ -166,7 +166,7 @@ def other_sealed(
 def leading_to(name: Name, shared: SharedTier, place: Place) -> list[Name]:
     """The pointers and symbolic links in `place` that lead to `name` now."""
     return [
-        each for each, kind, _ in shared.listing(place)
+        each for each, (kind, _) in shared.listing(place).items()
         if (kind is Kind.SYMLINK and name in _target(shared, place, each).split(b"/"))
         or (kind is Kind.FILE and names_it(_content(shared, place, each), name))
     ]  # fmt: skip

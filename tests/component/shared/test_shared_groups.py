@@ -66,7 +66,7 @@ def test_ops_reach_unsealed_checkpoints_and_the_trash_and_nothing_else_of_ours(
     staged = tier.lookup_staged(TOP, STAGED.encode())
     assert staged is not None
     assert (staged.st.st_ino, staged.directory_id) == (inode, GROUP)
-    assert tier.listing(TOP) == []
+    assert tier.listing(TOP) == {}
     for place, name in ((TOP, b".tierfs"), (Place(b".tierfs"), b"groups")):
         with pytest.raises(FileNotFoundError):
             tier.rmdir(place, name, None)

@@ -193,7 +193,7 @@ async def test_staging_beside_the_target_on_another_file_system(
     place = Place(b"other")
     staged = await stage(tier, place=place)
     assert staged.beside == place
-    assert tier.listing(place) == []
+    assert tier.listing(place) == {}
     assert names(other_device) == [f".staging_{tier.member}_1"]
     tier.publish_file(staged, place, b"f")
     made = tier.stage_directory(2, b"d", DIRECTORY, {}, ID, place=place)

@@ -1,6 +1,6 @@
 """Who is told the attributes of what it lists."""
 
-from tierfs.kernel.readers import FEW, MOST_PROVEN, PATIENCE, READERS, Readers
+from tierfs.kernel.readers import ALL, FEW, FIRST, MOST_PROVEN, PATIENCE, READERS, Readers
 
 FIND, DU = 11, 22
 
@@ -8,7 +8,7 @@ FIND, DU = 11, 22
 def _lists(readers: Readers, thread: int, directory: int, *, looks: bool) -> bool:
     """Whether a thread that lists `directory` gets attributes; it looks at a file there, or not."""
     readers.opens(thread, directory)
-    told = readers.wants_attributes(thread)
+    told = readers.attributed(thread) > 0
     if told:
         readers.probes(thread, directory, b"first")
     readers.told(thread, 100)
@@ -37,17 +37,30 @@ def test_a_directory_without_files_says_nothing() -> None:
     for directory in range(1, 4):
         readers.opens(FIND, directory)
         readers.looks_up(FIND, 1, b"below", is_directory=True)
-    assert readers.wants_attributes(FIND)
+    assert readers.attributed(FIND)
+
+
+def test_who_was_never_seen_to_look_gets_the_attributes_of_a_few() -> None:
+    readers = Readers()
+    readers.opens(FIND, 1)
+    readers.probes(FIND, 1, b"first")
+    readers.told(FIND, FIRST - 1)
+    assert readers.attributed(FIND) == 1
+    readers.told(FIND, 1)
+    assert not readers.attributed(FIND)
+    readers.looks_up(FIND, 1, b"first", is_directory=False)
+    assert readers.attributed(FIND) == ALL, "it looked while it read"
 
 
 def test_within_one_large_directory_it_shows_after_a_while() -> None:
     readers = Readers()
-    readers.opens(FIND, 1)
-    readers.probes(FIND, 1, b"first")
-    readers.told(FIND, PATIENCE)
-    assert readers.wants_attributes(FIND)
-    readers.told(FIND, 1)
-    assert not readers.wants_attributes(FIND)
+    assert _lists(readers, DU, 1, looks=True)
+    readers.opens(DU, 2)
+    readers.probes(DU, 2, b"first")
+    readers.told(DU, PATIENCE)
+    assert readers.attributed(DU)
+    readers.told(DU, 1)
+    assert not readers.attributed(DU)
 
 
 def test_only_the_last_readers_are_remembered() -> None:
@@ -56,7 +69,7 @@ def test_only_the_last_readers_are_remembered() -> None:
     for thread in range(100, 100 + READERS):
         readers.opens(thread, 2)
     readers.opens(FIND, 99)
-    assert readers.wants_attributes(FIND)
+    assert readers.attributed(FIND)
 
 
 def test_who_looked_everywhere_is_probed_less_often() -> None:
@@ -64,7 +77,7 @@ def test_who_looked_everywhere_is_probed_less_often() -> None:
     probed = []
     for directory in range(1, 65):
         readers.opens(DU, directory)
-        assert readers.wants_attributes(DU)
+        assert readers.attributed(DU)
         probed.append(readers.wants_probe(DU))
         if probed[-1]:
             readers.probes(DU, directory, b"first")

@@ -196,8 +196,7 @@ class Listings:
             return {}
         try:
             told = self._lookup.instead.names(state)
-            found = await core.at(state.id, core.shared.listing, hasty=told is not None)
-            return {name: (kind, inode) for name, kind, inode in found}
+            return await core.at(state.id, core.shared.listing, hasty=told is not None)
         except OSError as error:
             if state.removed:
                 return {}  # it was open before, and went from the shared tier meanwhile
@@ -227,18 +226,19 @@ class Listings:
         )
 
     async def batch(
-        self, listing: Listing, start: int, *, with_attributes: bool = True
+        self, listing: Listing, start: int, attributed: int = BATCH
     ) -> list[tuple[int, Name]]:
         """Positions and names from `start` on; what is to be told of them is in `ahead`.
 
-        Without attributes nothing is asked for what the shared tier's listing has told already.
+        At most `attributed` with their attributes; if that is 0, nothing is asked for what the
+        shared tier's listing has told already.
         """
         try:
-            return await self._batch(listing, start, with_attributes=with_attributes)
+            return await self._batch(listing, start, attributed)
         except DirectoryGone:
             if not await self._follow_name(listing):
                 raise
-            return await self._batch(listing, start, with_attributes=with_attributes)
+            return await self._batch(listing, start, attributed)
 
     async def _follow_name(self, listing: Listing) -> bool:
         """Has `listing` tell of the directory that has the name of its own by now, if any has.
@@ -258,16 +258,14 @@ class Listings:
         listing.state = tree.directories[node.directory]
         return True
 
-    async def _batch(
-        self, listing: Listing, start: int, *, with_attributes: bool
-    ) -> list[tuple[int, Name]]:
+    async def _batch(self, listing: Listing, start: int, attributed: int) -> list[tuple[int, Name]]:
         names = await self._snapshot(listing, start)
-        part = list(enumerate(names[start : start + BATCH], start))
+        part = list(enumerate(names[start : start + min(attributed or BATCH, BATCH)], start))
         wanted = [
             (i, name) for i, name in part
             if i not in listing.ahead and not self._tell_dot(listing, i, name)
         ]  # fmt: skip
-        if not with_attributes:
+        if not attributed:
             wanted = [each for each in wanted if not self._tell_name(listing, *each)]
         if wanted:
             if not listing.ahead:
@@ -315,21 +313,25 @@ class Listings:
             return told
         found, entries, tree = listing.found, listing.state.entries, self._core.tree
         by_shared, nodes, aliases = tree.by_shared, tree.nodes, tree.aliases
-        for name in names[start : start + most]:
+        tell, directory = told.append, Kind.DIRECTORY
+        end = min(start + most, len(names))
+        while start < end and (name := names[start]) in DOTS:
+            tell((name, directory, self._number_of_dot(listing.state, name)))
+            start += 1
+        # a large tree is read by millions of names: as little as can be for each
+        for name in names[start:end]:
             seen = found.get(name)
-            if name in DOTS:
-                told.append((name, Kind.DIRECTORY, self._number_of_dot(listing.state, name)))
-                continue
-            if seen is None or seen[0] is Kind.DIRECTORY or name in entries:
+            if seen is None or name in entries:
                 break
             kind, inode = seen
-            node = by_shared.get(inode)
-            if node is not None:
-                told.append((name, kind, node.ino))
-            elif inode not in nodes:
-                told.append((name, kind, aliases.get(inode, inode)))
-            else:
+            if kind is directory:
+                break
+            if inode in by_shared:
+                tell((name, kind, by_shared[inode].ino))
+            elif inode in nodes:
                 break  # the number is still that of something else
+            else:
+                tell((name, kind, aliases.get(inode, inode)))
         return told
 
     def _tell_name(self, listing: Listing, position: int, name: Name) -> bool:

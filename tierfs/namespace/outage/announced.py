@@ -269,9 +269,9 @@ def look_at(place: Place, shared: SharedTier, before: Stamp | None) -> Looked:
     stamp = (st.st_ino, st.st_mtime_ns, st.st_ctime_ns)
     if stamp == before:
         return Looked(here, xattrs, stamp)
-    listed = shared.listing(place)
+    listed = shared.listing(place).items()
     staged = frozenset(shared.staged_groups(place))
-    names: dict[Name, Entry | Bare] = {name: Bare(kind, inode) for name, kind, inode in listed}
+    names: dict[Name, Entry | Bare] = {name: Bare(*seen) for name, seen in listed}
     asked = list(names)[:MOST_ENTRIES]
     entries = zip(asked, shared.stat_many(place, asked), strict=True)
     names.update((name, entry) for name, entry in entries if entry is not None)

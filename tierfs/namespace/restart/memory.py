@@ -268,6 +268,6 @@ def _truth(value: bool) -> str:
 
 def listing_line(listing: OpenDirectory) -> str:
     """The line of an open directory."""
-    # as `text`, of all at once: a large tree is read by millions of names
-    names = listing.names and text(b"\0".join(listing.names)).split("\0")
+    # all names in one text, as no name holds a slash: a large tree is read by millions of them
+    names = None if listing.names is None else text(b"/".join(listing.names))
     return json.dumps(("l", listing.number, listing.directory, names))

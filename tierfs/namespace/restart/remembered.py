@@ -213,6 +213,8 @@ class Remembered:
             self.listings.pop(item[0], None)
             return
         number, directory, names = item
-        self.listings[number] = KnownListing(
-            number, directory, None if names is None else [name_of(name) for name in names]
-        )
+        if isinstance(names, list):  # of an earlier version
+            names = "/".join(names)
+        if names is not None:
+            names = name_of(names).split(b"/") if names else []
+        self.listings[number] = KnownListing(number, directory, names)
