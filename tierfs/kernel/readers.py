@@ -36,6 +36,7 @@ class Reader:
         told: entries told since it opened the last directory.
         probes: entries of that directory that it was not told of, (nodeid, name).
         looked: it looked one of them up.
+        again: it opened that directory twice, as `rm` does, and removes what it lists.
         proven: in how many directories running it did.
         unasked: directories that are still to be told without a probe, as it looked lately.
     """
@@ -45,6 +46,7 @@ class Reader:
     told: int = 0
     probes: set[tuple[int, bytes]] = field(default_factory=set)
     looked: bool = False
+    again: bool = False
     proven: int = 0
     unasked: int = 0
 
@@ -65,7 +67,7 @@ class Readers:
         if len(self._known) > READERS:
             del self._known[next(iter(self._known))]
         if directory == reader.directory:
-            reader.told = 0
+            reader.told, reader.again = 0, True
             return
         reader.directory = directory
         if reader.looked:
@@ -74,13 +76,14 @@ class Readers:
         elif reader.probes:
             reader.looks, reader.proven = False, 0
         reader.unasked = max(0, reader.unasked - 1)
-        reader.told, reader.looked = 0, False
+        reader.told, reader.looked, reader.again = 0, False, False
         reader.probes.clear()
 
     def attributed(self, thread: int) -> int:
         """How many of the next entries are to be told with their attributes.
 
-        Who was never seen to look gets those of a few: `ls -l` looks at them before it reads on.
+        Who was never seen to look gets those of a few: `ls -l` looks at them before it reads on,
+        `find -type f` at none. What is to be removed the kernel looks up if it was not told of it.
         """
         reader = self._known.get(thread)
         if reader is None:
@@ -89,8 +92,10 @@ class Readers:
             reader.looks = False
         if not reader.looks:
             return 0
-        if reader.looked or reader.proven or (reader.told and not reader.probes):
+        if reader.looked or reader.proven or reader.again:
             return ALL
+        if reader.told and not reader.probes:
+            return ALL  # no files so far
         return max(0, FIRST - reader.told)
 
     def wants_probe(self, thread: int) -> bool:

@@ -99,3 +99,11 @@ def test_who_opens_a_directory_twice_has_not_looked_away() -> None:
     for directory in range(1, 5):
         assert _lists(readers, DU, directory, looks=False)
         assert _lists(readers, DU, directory, looks=True)
+
+
+def test_who_opens_a_directory_twice_removes_what_is_in_it() -> None:
+    readers = Readers()
+    _lists(readers, DU, 1, looks=False)
+    assert not readers.attributed(DU)
+    readers.opens(DU, 1)
+    assert readers.attributed(DU) == ALL
