@@ -13,6 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 import pyfuse3
 
 from tierfs.errors import to_errno
+from tierfs.kernel import wire
+from tierfs.kernel.wire import Request
 from tierfs.namespace.outage.asking import on_behalf_of
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,18 @@ def handler(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[
             raise pyfuse3.FUSEError(to_errno(error)) from error
 
     return guarded
+
+
+def refusal(request: Request, error: Exception) -> bytes:
+    """The reply to `request` when `error` came of it: for what is not answered by pyfuse3.
+
+    Whoever answers one catches every exception: one that gets past would end the mount.
+    """
+    if isinstance(error, OSError):
+        log.debug("request %d: %s", request.opcode, error)
+    else:
+        log.error("request %d failed", request.opcode, exc_info=error)
+    return wire.error_reply(request.unique, to_errno(error))
 
 
 def silent(call: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Coroutine[Any, Any, None]]:

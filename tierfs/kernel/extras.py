@@ -7,15 +7,12 @@ and write copies every byte several times more than is needed.
 from __future__ import annotations
 
 import errno
-import logging
 
-from tierfs.errors import to_errno
 from tierfs.kernel import wire
+from tierfs.kernel.boundary import refusal
 from tierfs.kernel.wire import Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.namespace.outage.asking import on_behalf_of
-
-log = logging.getLogger(__name__)
 
 KEPT_BYTES = wire.REPLY_HEADER.size + (1 << 20)
 """A buffer for the largest READ of the kernel. New memory for each would cost as much as to copy
@@ -38,15 +35,11 @@ class Extras:
 
     async def answer(self, request: Request, message: bytes | memoryview) -> bytes | memoryview:
         """The reply to `message`, an error included."""
-        unique = request.unique
         try:
             with on_behalf_of(request.pid):
                 return await self._carry_out(request, message)
-        except OSError as error:
-            return wire.error_reply(unique, to_errno(error))
         except Exception as error:
-            log.exception("request %d failed", request.opcode)
-            return wire.error_reply(unique, to_errno(error))
+            return refusal(request, error)
 
     async def _carry_out(self, request: Request, message: bytes | memoryview) -> bytes | memoryview:
         files, ranges = self._fs.files, self._fs.ranges

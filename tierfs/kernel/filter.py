@@ -22,6 +22,7 @@ import trio
 
 from tierfs.kernel import wire
 from tierfs.kernel.backings import Backings
+from tierfs.kernel.boundary import refusal
 from tierfs.kernel.device import Device
 from tierfs.kernel.extras import Extras
 from tierfs.kernel.hot import Hot
@@ -363,9 +364,9 @@ class Filter:
                 await attributes.kill_privileges(
                     node, lambda gid: is_member(request.pid, gid, request.gid)
                 )
-        except OSError as error:
+        except Exception as error:
             self._awaited.pop(request.unique, None)
-            self._reply(wire.error_reply(request.unique, error.errno or errno.EIO))
+            self._reply(refusal(request, error))
         else:
             await self._forward(message)
 

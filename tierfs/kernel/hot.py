@@ -10,9 +10,9 @@ import errno
 import logging
 import os
 
-from tierfs.errors import to_errno
 from tierfs.kernel import bodies, wire
 from tierfs.kernel.answers import BLOCK_BYTES, Answers, Entry
+from tierfs.kernel.boundary import refusal
 from tierfs.kernel.directories import Directories
 from tierfs.kernel.resent import RESENT, Requests
 from tierfs.kernel.wire import Opcode, Request
@@ -92,12 +92,8 @@ class Hot:
         try:
             with on_behalf_of(request.pid):
                 return await self._carry_out(request, message, naming)
-        except OSError as error:
-            log.debug("request %d: %s", request.opcode, error)
-            return wire.error_reply(request.unique, to_errno(error))
         except Exception as error:
-            log.exception("request %d failed", request.opcode)
-            return wire.error_reply(request.unique, to_errno(error))
+            return refusal(request, error)
 
     async def _carry_out(self, request: Request, message: bytes, naming: Naming | None) -> bytes:
         answers, files, unique = self._answers, self._fs.files, request.unique

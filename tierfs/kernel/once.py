@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from tierfs.errors import to_errno
 from tierfs.journal import SaveRequest
 from tierfs.kernel import wire
+from tierfs.kernel.boundary import refusal
 from tierfs.kernel.resent import RESENT, Requests
 from tierfs.kernel.wire import Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
@@ -34,15 +34,18 @@ class Once:
 
     async def begin(self, request: Request, message: bytes) -> bytes:
         """What pyfuse3 gets for it; no longer than the header of a reply: that to the kernel."""
+        try:
+            return await self._begin(request, message)
+        except Exception as error:
+            return refusal(request, error)
+
+    async def _begin(self, request: Request, message: bytes) -> bytes:
         removes = request.opcode == Opcode.REMOVEXATTR
         name = wire.xattr_name(message, request.opcode)
         done = self._requests.begun(request, name)
-        try:
-            with on_behalf_of(request.pid):
-                node = self._fs.tree.node(request.nodeid)
-                there = name in await self._fs.attributes.listxattr(node)
-        except OSError as error:
-            return wire.error_reply(request.unique, to_errno(error))
+        with on_behalf_of(request.pid):
+            node = self._fs.tree.node(request.nodeid)
+            there = name in await self._fs.attributes.listxattr(node)
         if done and removes and not there:
             return wire.error_reply(request.unique, 0)
         if done and not removes:
