@@ -394,10 +394,13 @@ def test_the_next_mount_waits_for_one_that_is_ending(
 def test_an_unmounted_mount_is_not_taken_over_when_a_call_hangs(
     tier: FaultyTier, make_node: Callable[..., Node]
 ) -> None:
-    """Its worker ends when the call does; nobody comes after it who would keep the local tier."""
+    """Its worker ends when the call does; nobody comes after it who would keep the local tier.
+
+    Who mounts that again meanwhile is told what it waits for.
+    """
     node = make_node(shared=tier.mountpoint)
     node.settings = {"tier_wait": TIER_WAIT, "supervisor": True}
-    node.expected = [*WORDS, r"is replaced: it has not answered for 10 s"]
+    node.expected = [*WORDS, r"is replaced: it has not answered for 10 s", "in use by process"]
     node.start()
     supervisor = Path(f"/proc/{node.pid}/comm")
     with tier.hang("write"):
@@ -407,4 +410,14 @@ def test_an_unmounted_mount_is_not_taken_over_when_a_call_hangs(
         time.sleep(1.0)  # the write hangs
         run("umount", node.mount)
         wait_until(lambda: not supervisor.exists(), "its supervisor to end", timeout=60)
+        refused = node.cli(*node.mount_words())
+        assert refused.code == 1
+        held = (node.local / "lock").read_text().split()[0]
+        assert f"in use by process {held}, whose mount is gone" in refused.err
+        assert f"it hangs on {node.shared}/.tierfs/staging/" in refused.err
+        assert "thaw it" in refused.err
+        assert "or name another local directory" in refused.err
+    node.start()
+    node.settle()
+    compare(node.mount, tier.directory)
     assert "takes over" not in node.log_text()

@@ -13,6 +13,7 @@ from tierfs.errors import TierError, TierInUse
 from tierfs.local import small_files
 from tierfs.local.reserve import RESERVE
 from tierfs.osio import OS
+from tierfs.osio.hanging import hangs_on, is_dead
 
 FORMAT_VERSION = b"1"
 TEST_BOOT_ID = "TIERFS_TEST_BOOT_ID"
@@ -184,16 +185,19 @@ class Identity:
 
     def _in_use(self) -> TierInUse:
         content = small_files.read(self._system, self._root, _LOCK) or b""
-        pid, _, state = content.strip().partition(b" ")
-        if state.strip() == _ENDING:
+        word, _, state = content.strip().partition(b" ")
+        pid, ends = word.decode("ascii", "replace"), state.strip() == _ENDING
+        dead = ends or (pid.isdecimal() and is_dead(int(pid)))
+        if dead:
+            where = hangs_on(int(pid)) if pid.isdecimal() else ""
+            became = "whose mount is gone" if ends else "which was killed"
             return TierInUse(
-                f"local tier {self._path} is in use by process {pid.decode()}, whose mount is gone "
-                "and which waits for a call of a tier: see that both tiers answer, and mount again",
-                ending=True,
+                f"local tier {self._path} is in use by process {pid}, {became} and "
+                f"which waits for a call of a tier: {_advice(where)}, and mount again; or name "
+                "another local directory",
+                ending=ends,
             )
-        holder = f"process {pid.decode('ascii', 'replace')}"
-        if not pid:
-            holder = "a process that is just starting"
+        holder = f"process {pid}" if pid else "a process that is just starting"
         return TierInUse(
             f"local tier {self._path} is in use by {holder}: unmount that one first, or name "
             "another directory"
@@ -246,3 +250,12 @@ class Identity:
         boot = environ.get(TEST_BOOT_ID) or self._system.boot_id("local.boot")
         mount = environ.get(TEST_MOUNT_ID) or self._system.mount_id("local.boot", self._root)
         return f"{boot} {mount}\n".encode()
+
+
+def _advice(where: str) -> str:
+    if not where:
+        return "see that both tiers answer"
+    return (
+        f"it hangs on {where}: see that the file system of that answers (thaw it with fsfreeze -u, "
+        "or mend what it lies on)"
+    )
