@@ -4,7 +4,7 @@ from tierfs.capacity.backlog import Limits, Turns, Waiting
 from tierfs.capacity.expected import Expectations
 from tierfs.capacity.full import Full, Next, what_now
 from tierfs.capacity.promises import Promises, Written
-from tierfs.capacity.watermarks import Marks, Usage, fits, to_evict
+from tierfs.capacity.watermarks import Marks, Usage, beyond, fits, to_evict
 
 __all__ = [
     "Expectations",
@@ -17,6 +17,7 @@ __all__ = [
     "Usage",
     "Waiting",
     "Written",
+    "beyond",
     "fits",
     "to_evict",
     "what_now",

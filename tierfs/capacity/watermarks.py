@@ -30,6 +30,11 @@ def to_evict(usage: Usage, marks: Marks, wanted: int = 0) -> int:
     return max(0, missing)
 
 
+def beyond(usage: Usage, marks: Marks, wanted: int) -> int:
+    """Bytes of clean copies that have to go, for `wanted` more to stay below the high mark."""
+    return max(0, usage.total - usage.free + wanted - int(marks.high * usage.total))
+
+
 def fits(usage: Usage, marks: Marks, may_go: int, wanted: int) -> bool:
     """Whether `wanted` bytes stay below the high mark when `may_go` bytes of clean copies go."""
-    return usage.total - usage.free - may_go + wanted <= marks.high * usage.total
+    return beyond(usage, marks, wanted) <= may_go

@@ -43,9 +43,13 @@ class Closing:
             await self._run_in_thread(self.drain)
 
     def drain(self) -> None:
-        """Closes all that is to be closed, now. Blocking."""
-        while self._fds:
+        """Closes all that is to be closed, now. Blocking; in any thread."""
+        while True:
             try:
-                self._os.close("behind.close", self._fds.pop())
+                fd = self._fds.pop()
+            except IndexError:
+                return
+            try:
+                self._os.close("behind.close", fd)
             except OSError as error:
                 log.warning("closing a file that was only read: %s", error)

@@ -186,12 +186,17 @@ class Eviction:
     async def _drop_unused(self, records: list[CleanRecord]) -> list[CleanRecord]:
         core = self._core
         maybe = [record.object for record in records if self._may_go(record)]
-        idle = await core.local(idle_objects, core.store, maybe)
+        idle = await core.local(self._idle, maybe)
         going = [r for r in records if r.object in idle and self._may_go(r)]
         await self.drop(going)
         self.evicted_files += len(going)
         self.evicted_bytes += sum(record.bytes for record in going)
         return [record for record in records if record not in going]
+
+    def _idle(self, objects: list[ObjectId]) -> set[ObjectId]:
+        """Those that nobody has open or mapped, and those that are lost. Blocking."""
+        self._core.closing.drain()  # or we had them
+        return {object_id for object_id in objects if self._core.store.is_idle(object_id)}
 
     def _may_go(self, record: CleanRecord) -> bool:
         core = self._core
@@ -217,11 +222,6 @@ class Eviction:
                 free.append(record.object)
         await core.local(remove_objects, core.store, free)
         core.freed.tell()
-
-
-def idle_objects(store: ObjectStore, objects: list[ObjectId]) -> set[ObjectId]:
-    """Those that nobody has open or mapped, and those that are lost. Blocking."""
-    return {object_id for object_id in objects if store.is_idle(object_id)}
 
 
 def remove_objects(store: ObjectStore, objects: list[ObjectId]) -> None:

@@ -16,8 +16,7 @@ from functools import partial
 
 import trio
 
-from tierfs.capacity import Marks, to_evict
-from tierfs.capacity.watermarks import Usage
+from tierfs.capacity import Usage, beyond
 from tierfs.errors import VerifyMismatch
 from tierfs.journal import SaveClean
 from tierfs.model import CleanRecord, Signature
@@ -35,6 +34,11 @@ WIDTH = 2
 
 AGAIN_SECONDS = 60.0
 """Who could not be brought is not tried again before."""
+
+TRIES = 10
+"""How often room is made for one: others write meanwhile."""
+
+NO_ROOM = "there is no room for it beside what is pending, pinned, promised or open"
 
 Run = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
@@ -116,7 +120,7 @@ class Promotions:
     async def _bring(self, node: Node, signature: Signature) -> None:
         core = self._core
         if not await self._has_room(signature.size):
-            raise OSError("there is no room for it")
+            raise OSError(NO_ROOM)
         fd, st, xattrs = await self._data.open_shared(node)
         obj = core.add_object(node.kind, Content.DATA)
         obj.pending += 1  # held over the awaits
@@ -143,16 +147,19 @@ class Promotions:
                 await core.dispose(obj)
 
     async def _has_room(self, size: int) -> bool:
-        """Whether `size` more bytes leave the local tier below its high mark, or others go."""
-        core, settings = self._core, self._core.settings
-        marks = Marks(settings.watermark, settings.watermark_low)
-        for attempt in range(2):
+        """Whether `size` more bytes leave the local tier below its high mark.
+
+        Clean copies go for them; not when nothing more can: what is pending, or in use, stays, and
+        who writes comes before who wants a copy.
+        """
+        core = self._core
+        for _ in range(TRIES):
             usage = Usage(*await core.local(core.store.usage))
-            room = usage.free - size - core.promises.wanted
-            if room > 0 and not to_evict(Usage(usage.total, room), marks):
+            missing = beyond(usage, self._eviction.marks, size + core.promises.wanted)
+            if not missing:
                 return True
-            if not attempt:
-                await self._eviction.make(size)
+            if not await self._eviction.make(missing):
+                return False
         return False
 
     def _recorded(self, fd: int) -> str | None:
