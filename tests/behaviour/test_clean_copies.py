@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.behaviour.direct import Direct
-from tests.behaviour.stalls import broken, other_node_replaces, stalled
+from tests.behaviour.stalls import broken, other_node_replaces, stalled, until_looked_at
 from tests.harness import wait_until
 from tierfs.model import Signature
 
@@ -182,3 +182,39 @@ def used_ns(direct: Direct, name: str) -> int:
     st = (direct.shared / name).stat()
     record = direct.run(direct.fs.core.journal.clean_copy, st.st_ino)
     return 0 if record is None else record.used_ns
+
+
+CHANGES: dict[str, Callable[[Direct], object]] = {
+    "mode": lambda direct: direct.chmod("f", 0o600),
+    "times": lambda direct: direct.utime("f", 1, 1),
+    "xattr": lambda direct: direct.setxattr("f", "user.x", b"v"),
+    "name": lambda direct: direct.rename("f", "g"),
+    "another name": lambda direct: direct.link("f", "g"),
+    "mode and name": lambda direct: (direct.chmod("f", 0o600), direct.rename("f", "g")),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("writes", [False, True])
+def test_clean_copy_serves_while_the_tier_fails_and_something_else_is_pending(
+    make_direct: Callable[..., Direct], what: str, writes: bool
+) -> None:
+    direct = make_direct()
+    direct.write_file("f", b"content")
+    direct.settle()
+    until_looked_at(direct)
+    direct.restart(held=True)
+    until_looked_at(direct)
+    CHANGES[what](direct)
+    name = "g" if direct.exists("g") else "f"
+    direct.system.hook = broken("look.open", "read.shared")
+    assert direct.read_file(name) == b"content"
+    if writes:
+        direct.append(name, b" and more")
+        assert direct.read_file(name) == b"content and more"
+    direct.system.hook = None
+    direct.settle()
+    want = b"content and more" if writes else b"content"
+    assert (direct.shared / name).read_bytes() == direct.read_file(name) == want
+    if "mode" in what:
+        assert (direct.shared / name).stat().st_mode & 0o777 == 0o600

@@ -139,6 +139,7 @@ def test_a_job_goes_on_saving(tier: FaultyTier, outage_node: Node) -> None:
         (run / "step-1").mkdir()
         (run / "step-1" / "shard").write_bytes(b"s" * 1000)
         os.rename(run / "old", run / "renamed")
+        assert (run / "renamed").read_bytes() == b"old", "its local copy"
         (run / "gone").unlink()
         (run / "draft").write_bytes(b"newer")
         os.rename(run / "draft", run / "latest")

@@ -110,7 +110,8 @@ class Opening:
     ) -> bool:
         """Reads go to the local copy while it is of the same state as the shared file (G10)."""
         core, node = self._core, handle.node
-        if clean is None or clean.signature != signature or node.object is not None:
+        written = node.object is not None and node.object.content is Content.DATA
+        if clean is None or clean.signature != signature or written:
             return False
         if core.store.spread.only_far:
             return False

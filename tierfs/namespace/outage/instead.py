@@ -108,8 +108,8 @@ class Instead:
 
     async def _clean(self, node: Node) -> CleanRecord | None:
         core, place = self._core, node.shared
-        if place is None or (node.object is not None and node.object.content is not Content.NONE):
-            return None
+        if place is None or (node.object is not None and node.object.content is Content.DATA):
+            return None  # whatever else is pending on it, its content is what was committed
         clean = await core.journal.clean_copy(place.inode)
         last: Signature | None = core.announced.signature(place)
         if clean is None or last not in (None, clean.signature):
