@@ -31,6 +31,7 @@ class FanOut:
         self._system = system
         self._objects = system.open_at("local.open", root, OBJECTS, _DIRECTORY)
         self._fds: dict[int, int] = {}
+        self._leads_nowhere = False
         self._lock = threading.Lock()
         try:
             if not read_only:
@@ -40,7 +41,11 @@ class FanOut:
             raise
 
     def directory(self, object_id: ObjectId, *, make: bool = False) -> int:
-        """Descriptor of the directory that holds the object. ENOENT unless it exists or `make`."""
+        """Descriptor of the directory that holds the object. ENOENT unless it exists or `make`;
+        ENODEV while the descriptors lead nowhere.
+        """
+        if self._leads_nowhere:
+            raise OSError(errno.ENODEV, "the shared tier is not mounted under its path")
         key = object_id & 0xFF
         fd = self._fds.get(key)
         if fd is None:
@@ -78,6 +83,7 @@ class FanOut:
         system = self._system
         with self._lock:
             if root is None:
+                self._leads_nowhere = True
                 nothing = system.open_nothing("local.nothing")
                 for held in (*self._fds.values(), self._objects):
                     system.replace("local.replace", nothing, held)
@@ -86,6 +92,7 @@ class FanOut:
             self._lead(root, OBJECTS, self._objects)
             for key, held in self._fds.items():
                 self._lead(self._objects, b"%02x" % key, held)
+            self._leads_nowhere = False
 
     def _lead(self, directory: int, name: bytes, held: int) -> None:
         fd = self._system.open_at("local.open", directory, name, _DIRECTORY)

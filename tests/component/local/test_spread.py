@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,3 +122,18 @@ def test_without_its_drive_only_what_was_moved_is_there(
     assert read(store, moved) == CONTENT
     with pytest.raises(OSError, match="drive has failed"):
         read(store, left)
+
+
+def test_while_the_other_side_is_not_mounted_its_objects_are_out_of_reach(
+    store: ObjectStore, other_side: Path
+) -> None:
+    moved, left = (make(attached(store, other_side), content=CONTENT) for _ in range(2))
+    move(store, moved)
+    store.spread.far.turn(None)
+    for call in (lambda: read(store, moved), lambda: store.remove(moved)):
+        with pytest.raises(OSError, match="not mounted under its path") as refused:
+            call()
+        assert refused.value.errno == errno.ENODEV
+    assert read(store, left) == CONTENT
+    store.spread.far.turn(_opened[-1])
+    assert read(store, moved) == CONTENT

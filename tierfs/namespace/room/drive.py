@@ -152,13 +152,14 @@ class Drive:
             core.os.close("drive.nothing", nothing)
 
     def doubtful(self, obj: LocalObject, error: OSError) -> None:
-        """The local tier failed at the last close: nobody knows what the file holds."""
+        """Its tier failed at the last close: nobody knows what the file holds."""
         core, op, obj.live = self._core, obj.put, False
         if op is None or op.phase is Phase.PUBLISHING:
             return
         op.mark, op.state = Mark.SUSPECT, OpState.PENDING
+        where = "shared" if core.store.spread.is_spilled(obj.id) else "local"
         op.error = (
-            f"the local tier failed when it was closed ({error.strerror}): check the file, "
+            f"the {where} tier failed when it was closed ({error.strerror}): check the file, "
             "then run tierfs accept or tierfs discard"
         )
         core.backlog.update(op)
