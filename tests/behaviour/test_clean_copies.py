@@ -218,3 +218,16 @@ def test_clean_copy_serves_while_the_tier_fails_and_something_else_is_pending(
     assert (direct.shared / name).read_bytes() == direct.read_file(name) == want
     if "mode" in what:
         assert (direct.shared / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_clean_copy_is_not_read_unasked_where_that_is_not_wanted(
+    make_direct: Callable[..., Direct],
+) -> None:
+    direct = make_direct(outage_reads=False)
+    direct.write_file("f", b"content")
+    direct.settle()
+    assert direct.read_file("f") == b"content"
+    until_looked_at(direct)
+    direct.system.hook = broken("look.open")
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        direct.open("f")

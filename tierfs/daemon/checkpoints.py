@@ -98,9 +98,11 @@ class CheckpointReport:
     async def removals(self, held: Iterable[tuple[Op, str]]) -> list[Removal]:
         """What is to be told of these held removals."""
         deadline = trio.current_time() + SIZE_SECONDS
+        told = self._rooms.writeback.removals.told
         return [
             Removal(
-                path=self._report.path_of(op), reason=reason, bytes=await self._size(op, deadline),
+                path=self._report.path_of(op), reason=told(op, reason),
+                bytes=await self._size(op, deadline),
                 held_seconds=round(max(0.0, (time.time_ns() - op.timestamp_ns) / 1e9), 3),
             )
             for op, reason in held

@@ -45,6 +45,17 @@ class Removals:
         limit = self.settings.full_hold if self._is_full() else self.settings.delete_hold
         return time.time_ns() - op.timestamp_ns >= limit * 1e9
 
+    def told(self, op: Op, reason: str) -> str:
+        """`reason`, for which `op` is held; when the shared tier is full also for how long still,
+        and what to do: its room may be all that is missing.
+        """
+        if not self._is_full():
+            return reason
+        left = max(0.0, self.settings.full_hold - (time.time_ns() - op.timestamp_ns) / 1e9)
+        return (
+            f"{reason}; the shared tier is full: it goes in {left:.0f} s, by tierfs purge at once"
+        )
+
     def check_pointers(self, op: Op, pointers: Iterable[Name]) -> None:
         """Raise Held while one of `pointers`, which lead to what `op` removes, is to change.
 
