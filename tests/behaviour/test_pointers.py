@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import trio
 
 from tests.behaviour.direct import CALLER, Direct
 from tests.harness import wait_until
+from tierfs.groups.facts import Decision
 from tierfs.model import ROOT, Phase
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.sealing import Sealing
@@ -99,3 +101,158 @@ def test_one_to_what_was_removed_is_not_committed_if_a_later_one_replaces_it(
         until_it_names(direct, 5)
     direct.system.hook = None
     assert looks.bad == []
+
+
+@pytest.fixture
+def job() -> Iterator[int]:
+    """A process that lives: what it writes is not left by all, however long the test takes."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+
+
+class Early:
+    """Looks whenever something may change whether the pointer leads to something published.
+
+    Attributes:
+        seen: what it led to when nothing of that name was there.
+    """
+
+    def __init__(self, shared: Path) -> None:
+        self._shared = shared
+        self.seen: set[str] = set()
+
+    def __call__(self, step: str, _: tuple[object, ...]) -> None:
+        at = self._shared / POINTER
+        if at.exists() and not (self._shared / at.read_text()).is_dir():
+            self.seen.add(at.read_text())
+
+
+def save_shards(direct: Direct, step: int) -> None:
+    """All of a checkpoint but the pointer to it."""
+    direct.mkdir(f"global_step{step}")
+    for name in FILES:
+        direct.write_file(f"global_step{step}/{name}", b"%d" % step)
+
+
+def as_temporary(direct: Direct) -> None:
+    """Has a temporary name, and is not sent before it is renamed."""
+    direct.write_file("latest.tmp", b"global_step4")
+    direct.rename("latest.tmp", POINTER)
+
+
+def as_committed(direct: Direct) -> None:
+    """Is on the shared tier before it is called like a pointer."""
+    direct.write_file("newest", b"global_step4")
+    wait_until((direct.shared / "newest").exists, "it to be committed")
+    direct.rename("newest", POINTER)
+
+
+def as_evicted(direct: Direct) -> None:
+    """Is only on the shared tier before it is called like a pointer."""
+    direct.write_file("newest", b"global_step4")
+    wait_until((direct.shared / "newest").exists, "it to be committed")
+    direct.settle_but_held()
+    direct.drop_caches()
+    inode = (direct.shared / "newest").stat().st_ino
+    record = direct.run(direct.rooms.journal.clean_copy, inode)
+    assert direct.run(direct.fs.eviction.drop_idle, [record]) == []
+    direct.rename("newest", POINTER)
+
+
+def as_open(direct: Direct) -> None:
+    """Is renamed before it is closed."""
+    fd = direct.open("latest.tmp", os.O_CREAT | os.O_WRONLY)
+    direct.write(fd, b"global_step4")
+    direct.rename("latest.tmp", POINTER)
+    direct.close(fd)
+
+
+def as_link(direct: Direct) -> None:
+    """Gets the name as a second one."""
+    direct.write_file("newest", b"global_step4")
+    if (direct.shared / POINTER).exists():
+        direct.unlink(POINTER)
+    direct.link("newest", POINTER)
+
+
+def as_from_elsewhere(direct: Direct) -> None:
+    """Lay where its content named nothing."""
+    direct.mkdir("elsewhere")
+    direct.write_file("elsewhere/latest", b"global_step4")
+    direct.rename("elsewhere/latest", POINTER)
+
+
+WAYS = (as_temporary, as_committed, as_evicted, as_open, as_link, as_from_elsewhere)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_one_that_gets_its_name_by_a_rename_waits_for_its_checkpoint(
+    make_direct: Callable[..., Direct], job: int, way: Callable[[Direct], None], *, first: bool,
+    restarted: bool,
+) -> None:  # fmt: skip
+    direct = make_direct(group_settle=0.4)
+    direct.caller = dataclasses.replace(CALLER, process=job)
+    if not first:
+        save(direct, 3)
+        until_it_names(direct, 3)
+    direct.system.hook = early = Early(direct.shared)
+    save_shards(direct, 4)
+    way(direct)
+    if restarted:
+        direct.kill()
+    until_it_names(direct, 4)
+    direct.system.hook = None
+    assert early.seen == set()
+    direct.settle()
+    assert direct.read_file(POINTER) == b"global_step4"
+
+
+def test_one_that_gets_its_name_by_a_rename_and_is_never_right_is_replaced(
+    make_direct: Callable[..., Direct], job: int
+) -> None:
+    """What takes its name does not wait for a checkpoint that nobody will publish."""
+    direct = make_direct(group_settle=0.1)
+    direct.caller = dataclasses.replace(CALLER, process=job)
+    save(direct, 3)
+    until_it_names(direct, 3)
+    direct.system.hook = early = Early(direct.shared)
+    direct.mkdir("global_step4")
+    direct.write_file("global_step4/notes", b"nothing of a model")
+    as_committed(direct)
+    for step in (5, 6):
+        save_shards(direct, step)
+        direct.write_file("newest", b"global_step%d" % step)
+        direct.rename("newest", POINTER)
+        until_it_names(direct, step)
+    direct.system.hook = None
+    assert early.seen == set()
+    wait_until(lambda: not (direct.shared / "newest").exists(), "the old name to go")
+
+
+@pytest.mark.parametrize("way", [None, as_temporary, as_committed])
+def test_one_that_comes_when_its_checkpoint_was_looked_at_publishes_it(
+    make_direct: Callable[..., Direct], job: int, way: Callable[[Direct], None] | None
+) -> None:
+    """Nothing else has changed in the checkpoint since, and nobody asks for it."""
+    direct = make_direct(group_settle=0.1)
+    direct.caller = dataclasses.replace(CALLER, process=job)
+    save_shards(direct, 4)
+    wait_until(lambda: verdict_of(direct, 4) is Decision.UNSETTLED, "nothing to publish it")
+    if way is None:
+        direct.write_file(POINTER, b"global_step4")
+    else:
+        way(direct)
+    until_it_names(direct, 4)
+
+
+def verdict_of(direct: Direct, step: int) -> Decision | None:
+    """What was found when a checkpoint was looked at for the last time, a moment ago at least."""
+
+    def look() -> Decision | None:
+        name = b"global_step%d" % step
+        group = next((each for each in direct.fs.core.groups if each.name == name), None)
+        return None if group is None else group.verdict.decision
+
+    return direct.run_sync(look)

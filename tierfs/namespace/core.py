@@ -53,7 +53,14 @@ from tierfs.namespace.objects import Objects
 from tierfs.namespace.outage.announced import Announced
 from tierfs.namespace.outage.calls import SharedCalls
 from tierfs.namespace.overlay.links import COUNTED, LINKS, Links, subdirectories
-from tierfs.namespace.overlay.nodes import Content, DirectoryState, LocalObject, Location, Node
+from tierfs.namespace.overlay.nodes import (
+    Content,
+    DirectoryState,
+    Entry,
+    LocalObject,
+    Location,
+    Node,
+)
 from tierfs.namespace.overlay.tree import Tree
 from tierfs.namespace.requests import current
 from tierfs.namespace.restart.memory import Memory
@@ -400,8 +407,21 @@ class Core(Objects):
         That one waits for them, and they for a seal that may never come.
         """
         for op in self.backlog.obsolete_pointers():
+            obj = self.tree.objects[op.object]
+            if op.kind is OpKind.RENAME and not self.backlog.behind_at_source(op):
+                self._take_from_source(op, obj)
             self.drop_op(op)
-            self.spare.append(self.tree.objects[op.object])
+            self.spare.append(obj)
+
+    def _take_from_source(self, op: Op, obj: LocalObject) -> None:
+        """What a rename that is not made would have moved goes from where it is."""
+        state = self.tree.directories.get(op.parent2) if op.parent2 is not None else None
+        if state is None or op.name2 is None:
+            return
+        entry = state.entries.get(op.name2)
+        removal, _ = self.issue(OpKind.UNLINK, obj, state, op.name2, base_inode=op.base_inode)
+        state.put(op.name2, Entry(None, removal, entry.shared_inode if entry else op.base_inode))
+        self.writeback.submit(removal)
 
     def _directories_gone(self, gone: list[ObjectId]) -> None:
         for directory in gone:

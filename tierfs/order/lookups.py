@@ -160,11 +160,15 @@ class Lookups:
         return [i.op for i in self._indexes.held_pointers.items(ROOT) if i.facts.targets]
 
     def _is_obsolete(self, pointer: Item) -> bool:
-        facts, name = pointer.facts, (pointer.op.parent, pointer.op.name)
+        facts, op = pointer.facts, pointer.op
+        if op.other is not None:
+            return False
         later = [self._indexes.same.next_after(key, facts.position) for key in facts.keys]
         bound = [item.op for item in later if item is not None]
-        over = all(op.kind in _TAKES_OVER and (op.parent, op.name) == name for op in bound)
-        return bool(bound) and over
+        # What comes to be where it was moved or linked from does without it as well.
+        names = {(op.parent, op.name), (op.parent2, op.name2)}
+        over = all(by.kind in _TAKES_OVER and (by.parent, by.name) in names for by in bound)
+        return over and any((by.parent, by.name) == (op.parent, op.name) for by in bound)
 
     def held_pointer_before(self, op: Op) -> Op | None:
         """A held pointer issued before `op` in its cover: what it replaces may still be needed."""

@@ -16,7 +16,7 @@ from tierfs.namespace.content.files import Files
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.finding.lookup import Lookup, missing
-from tierfs.namespace.finding.pointers import cover_of_link
+from tierfs.namespace.finding.pointers import cover_of_link, targets_as
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Entry, LocalObject, Node
 from tierfs.shared import staging_name
 
@@ -133,6 +133,7 @@ class Making:
             return
         await self._core.made(node)
         node.last = await self._lookup.attributes(node)
+        targets = await targets_as(self._core, self._lookup, state, name, node)
         if await self._lookup.find(state, name) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         node.names.discard((state.id, name))  # it was remembered, and never journaled
@@ -149,7 +150,7 @@ class Making:
                 op, ticket = core.issue(
                     OpKind.LINK, obj, state, name,
                     source=(self._tree.directories[source[0]], source[1]),
-                    base_inode=node.shared.inode if node.shared else None,
+                    base_inode=node.shared.inode if node.shared else None, targets=targets,
                 )  # fmt: skip
         state.put(name, Entry(obj, op, entry.shared_inode if entry else None))
         node.names.add((state.id, name))

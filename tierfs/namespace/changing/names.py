@@ -18,6 +18,7 @@ from tierfs.namespace.core import Core
 from tierfs.namespace.finding.inheritance import Inheritance
 from tierfs.namespace.finding.listing import Listings
 from tierfs.namespace.finding.lookup import Lookup
+from tierfs.namespace.finding.pointers import targets_as
 from tierfs.namespace.grouping.leaving import forget_unsendable, give_up, is_being_made, leave
 from tierfs.namespace.overlay.nodes import Content, DirectoryState, Entry, LocalObject, Node
 from tierfs.osio import RENAME_EXCHANGE, RENAME_NOREPLACE
@@ -229,6 +230,7 @@ class Names(Making):
             if target is not None:
                 await self._check_replace(node, target, new_name, flags)
                 await self._core.made(target)
+            targets = await targets_as(self._core, self._lookup, new, new_name, node)
             if (old.changes, new.changes) == marks:
                 break
         if target is node:
@@ -239,7 +241,7 @@ class Names(Making):
         if target is not None:
             target.keep_last(st)
         with self._core.step():
-            op = self._move(old, old_name, new, new_name, node, target)
+            op = self._move(old, old_name, new, new_name, node, target, targets)
         await self._core.journal.written()
         if node.object is not None and node.object.content is not Content.NONE:
             await self._relabel(node.object, new, new_name)
@@ -272,15 +274,14 @@ class Names(Making):
 
     def _move(
         self, old: DirectoryState, old_name: Name, new: DirectoryState, new_name: Name,
-        node: Node, target: Node | None,
+        node: Node, target: Node | None, targets: tuple[ObjectId, ...] = (),
     ) -> Op:  # fmt: skip
         """The synchronous step of a rename; returns the op that will carry it out."""
         core = self._core
         source = old.entries.get(old_name)
         if source is not None and source.op.kind is OpKind.MKNOD:
             return self._move_here(source, old, old_name, new, new_name, node, target)
-        there: int | None = None
-        loser = None
+        there, loser = None, None
         decided = self._is_lost(new, new_name)
         if target is not None:
             there, loser = self._push_out(new, new_name, target)
@@ -299,6 +300,7 @@ class Names(Making):
                 op, node, (old, old_name, here), (new, new_name, overwrites), decided=decided
             )
             op.base_inode = there  # what a restart has to know of the name
+            self._leads_to(op, targets)
             freed = core.links.over(op)
             core.retarget(op, new, new_name, overwrites=overwrites or first is not None)
             if first is None:
@@ -312,6 +314,7 @@ class Names(Making):
             op, _ = core.issue(
                 OpKind.RENAME, moved, new, new_name, source=(old, old_name),
                 base_inode=inode, overwrites=overwrites, fields=fields, decided=decided,
+                targets=targets,
             )  # fmt: skip
             old.put(old_name, Entry(None, op, here))
         if node.directory is None:
@@ -370,6 +373,12 @@ class Names(Making):
 
     def _move_away(self, end: End, state: DirectoryState, name: Name) -> Op:
         return self._move(end.state, end.name, state, name, end.node, None)
+
+    def _leads_to(self, op: Op, targets: tuple[ObjectId, ...]) -> None:
+        """A file gets another name: `targets` if it is closed, else they are found when it is."""
+        if op.kind is OpKind.PUT and op.state not in (OpState.OPEN, OpState.CLOSED):
+            op.targets = targets
+            self._core.groups.pointed(targets)
 
     def _foldable(self, op: Op, state: DirectoryState, name: Name) -> bool:
         return (

@@ -7,14 +7,15 @@ directory beside them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from tierfs.health import is_failure
-from tierfs.model import Name, ObjectId, Op
+from tierfs.model import Kind, Name, ObjectId, Op
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import NAME_BYTES, Lookup
 from tierfs.namespace.outage.asking import on_behalf_of
-from tierfs.namespace.overlay.nodes import DirectoryState, LocalObject, Node
+from tierfs.namespace.overlay.nodes import Content, DirectoryState, LocalObject, Node
 from tierfs.order import names
 from tierfs.order.spellings import spellings_in
 
@@ -27,8 +28,45 @@ async def targets_of(
     """The directories beside a pointer that its content names; none for any other file."""
     if not is_pointer(op):
         return ()
+    content = await core.of_object(obj.id, content_of, core, obj.id)
+    return await _directories(lookup, state, content)
+
+
+async def targets_as(
+    core: Core, lookup: Lookup, state: DirectoryState, name: Name, node: Node
+) -> tuple[ObjectId, ...]:
+    """The same for a file that was closed before, once it is called `name` in `state`."""
+    if node.kind is not Kind.FILE or names.role(name) is not names.Role.POINTER:
+        return ()
+    return await _directories(lookup, state, await _content(core, lookup, node))
+
+
+async def _content(core: Core, lookup: Lookup, node: Node) -> bytes:
+    """What `node` holds, wherever that is; nothing where no tier says it."""
+    obj, shared = node.object, node.shared
+    try:
+        if obj is not None and obj.content is Content.DATA:
+            with core.holding(obj):
+                return await core.of_object(obj.id, content_of, core, obj.id)
+        copy = None if shared is None else await core.journal.clean_copy(shared.inode)
+        if copy is not None:
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                return await core.local(content_of, core, copy.object)
+        with on_behalf_of(0):
+            fd, _ = await lookup.open_committed(node, hasty=True)
+        try:
+            return await core.on_shared(_read, core, fd)
+        finally:
+            core.closing_shared.add(fd)
+    except OSError:
+        return b""  # what is pending beside the pointer is in its cover all the same
+
+
+async def _directories(
+    lookup: Lookup, state: DirectoryState, content: bytes
+) -> tuple[ObjectId, ...]:
     found = []
-    for spellings in spellings_in(await core.of_object(obj.id, content_of, core, obj.id)):
+    for spellings in spellings_in(content):
         for name in spellings:
             try:
                 node = await _at_hand(lookup, state, name)
@@ -80,9 +118,14 @@ def is_pointer(op: Op) -> bool:
 
 
 def content_of(core: Core, object_id: ObjectId) -> bytes:
-    """The content of a small object. Blocking."""
+    """The content of an object; nothing if it is too large for a pointer. Blocking."""
     fd = core.store.open_object(object_id, os.O_RDONLY)
     try:
-        return core.os.pread("pointer.read", fd, MAX_BYTES, 0)
+        return _read(core, fd)
     finally:
         core.os.close("pointer.close", fd)
+
+
+def _read(core: Core, fd: int) -> bytes:
+    content = core.os.pread("pointer.read", fd, MAX_BYTES + 1, 0)
+    return content if len(content) <= MAX_BYTES else b""

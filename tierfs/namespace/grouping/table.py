@@ -201,10 +201,8 @@ class GroupTable:
 
     def newer(self, group: Group) -> list[Group]:
         """The unsealed checkpoints beside `group` that were made after it."""
-        return [
-            each for each in self._groups.values()
-            if each.parent == group.parent and each.record.made > group.record.made
-        ]  # fmt: skip
+        beside = (each for each in self._groups.values() if each.parent == group.parent)
+        return [each for each in beside if each.record.made > group.record.made]
 
     def has_newer(self, group: Group) -> bool:
         """Whether a checkpoint was made beside `group` after it, sealed by now or not."""
@@ -347,6 +345,7 @@ class GroupTable:
         """A pointer, or a symbolic link, leads to `targets` from now on."""
         for group in filter(None, map(self._groups.get, targets)):
             self._given(group, group.id, POINTER, over=())
+            self.changed(group)  # nothing else in it need have changed
 
     def removes(self, group: Group, process: Process) -> None:
         """`process` is about to remove a file of `group`."""

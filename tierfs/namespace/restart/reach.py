@@ -5,9 +5,11 @@ Only directories with something pending matter to the order, and those are in th
 
 from __future__ import annotations
 
-from tierfs.model import ROOT, Name, ObjectId, Op, OpKind
+from tierfs.model import ROOT, Kind, Name, ObjectId, Op, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.pointers import content_of, is_pointer
+from tierfs.namespace.overlay.nodes import Content
+from tierfs.order import names
 from tierfs.order.spellings import spellings_in
 
 Children = dict[tuple[ObjectId, Name], ObjectId]
@@ -34,9 +36,27 @@ def _targets(core: Core, children: Children, op: Op) -> tuple[ObjectId, ...]:
             return core.groups.around(found)
         if op.kind is OpKind.PUT and not op.is_open and is_pointer(op):
             return _named(children, op, content_of(core, op.object))
+        if op.kind in (OpKind.RENAME, OpKind.LINK) and names.role(op.name) is names.Role.POINTER:
+            return _moved(core, children, op)
     except OSError:
         return ()  # its object cannot be read: the write-back will say so
     return ()
+
+
+def _moved(core: Core, children: Children, op: Op) -> tuple[ObjectId, ...]:
+    """Of a pointer that was closed under another name, and may have been evicted since."""
+    obj = core.tree.objects.get(op.object)
+    if obj is None or obj.kind is not Kind.FILE:
+        return ()
+    if obj.content is Content.DATA:
+        return _named(children, op, content_of(core, obj.id))
+    copy = None if op.base_inode is None else core.journal.clean_copy_now(op.base_inode)
+    if copy is not None:
+        return _named(children, op, content_of(core, copy.object))
+    # It may lead to any of them.
+    beside = (at for (parent, name), at in children.items()
+              if parent == op.parent and names.is_checkpoint(name))  # fmt: skip
+    return tuple(beside)
 
 
 def _walk(core: Core, children: Children, start: ObjectId, target: Name) -> ObjectId:
