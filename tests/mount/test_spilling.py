@@ -6,12 +6,15 @@ import contextlib
 import mmap
 import os
 import random
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.harness import LoopDevice, Node, compare, wait_until
+from tests.harness.devices import frozen
 
 MIB = 1 << 20
 
@@ -30,11 +33,13 @@ def full(local: LoopDevice) -> Callable[[], None]:
 
 
 @pytest.fixture
-def small(
-    local: LoopDevice, make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
-) -> Node:
+def shared(make_device: Callable[..., LoopDevice]) -> LoopDevice:
+    return make_device("shared", 768 * MIB)
+
+
+@pytest.fixture
+def small(local: LoopDevice, shared: LoopDevice, make_node: Callable[..., Node]) -> Node:
     """A mount without passthrough whose local tier is smaller than its shared one."""
-    shared = make_device("shared", 768 * MIB)
     node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
     node.expected = [FULL]
     node.settings = {"full_wait": "0.2s"}
@@ -58,6 +63,38 @@ def test_a_file_larger_than_the_whole_local_tier(small: Node) -> None:
     with (small.shared / "large").open("rb") as file:
         assert all(file.read(MIB) == block(index) for index in range(160))
     wait_until(lambda: not staged_files(small), "what was staged to go")
+
+
+def test_the_shared_tier_hangs_while_a_file_moves_to_it(small: Node, shared: LoopDevice) -> None:
+    """Its writer waits until the tier is there again; small files are saved meanwhile."""
+    small.expected.append("shared tier|hangs")
+    hanging, may_go_on = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with (small.mount / "large").open("wb") as file:
+            for index in range(160):
+                if index == 120:
+                    hanging.set()
+                    may_go_on.wait(60)
+                file.write(block(index))
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        assert hanging.wait(60)
+        with frozen(shared):
+            may_go_on.set()
+            for index in range(5):
+                (small.mount / f"small{index}").write_bytes(b"%d" % index * 1000)
+            wait_until(
+                lambda: small.status()["shared"]["state"] != "healthy", "it to be seen", timeout=60
+            )
+            assert not writing.done()
+            assert (small.mount / "small0").read_bytes() == b"0" * 1000
+        writing.result(60)
+    small.settle()
+    compare(small.mount, small.shared)
+    with (small.shared / "large").open("rb") as file:
+        assert all(file.read(MIB) == block(index) for index in range(160))
 
 
 def test_a_file_without_a_name_that_outgrows_the_local_tier(small: Node) -> None:

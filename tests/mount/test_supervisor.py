@@ -377,7 +377,7 @@ def test_a_worker_that_hangs_in_the_kernel_is_waited_for(
         beside = make_node("beside", shared=shared.mountpoint, local=node.local)
         refused = beside.cli(*beside.mount_words())
         assert f"in use by process {before['worker_pid']}, which was killed" in refused.err
-        assert f"it hangs on {shared.mountpoint}/.tierfs/" in refused.err
+        assert f"it hangs on {shared.mountpoint}" in refused.err
     (node.mount / "f").write_bytes(b"afterwards")
     assert node.supervisor()["generation"] == before["generation"] + 1
     node.settle()
