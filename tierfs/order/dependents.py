@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tierfs.model import Mark, Op, OpKind
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item, rebuilds
-from tierfs.order.passing import inside_replaced, passes
+from tierfs.order.passing import inside_replaced, moved_by, moves_out, passes
 from tierfs.order.rules import negative_keys
 
 
@@ -55,11 +55,19 @@ class Dependents:
         made = item.facts.object
         if rebuilds(item.op) and not item.facts.aside:
             yield from self._in.everything.after(made, item.facts.position)
+        if item.op.kind is OpKind.RENAME:
+            yield from self._moved_below(item)
         if item.op.kind is not OpKind.MKDIR:
             return
         for found in self._in.everything.items(made):
             if made in (found.op.parent, found.op.parent2):
                 yield found
+
+    def _moved_below(self, item: Item) -> Iterator[Item]:
+        for moved in moved_by(item.op):
+            for found in self._in.everything.after(moved, item.facts.position):
+                if found.op.kind is OpKind.RENAME and moves_out(item, found):
+                    yield found
 
     def _covering(self, item: Item) -> Iterator[Item]:
         facts = item.facts

@@ -7,7 +7,9 @@ removal, and the other way round, by what is being published at the moment.
 
 from __future__ import annotations
 
-from tierfs.model import STAGED, OpKind, Phase
+from collections.abc import Iterator
+
+from tierfs.model import STAGED, ObjectId, Op, OpKind, Phase
 from tierfs.order.classify import TAKING
 from tierfs.order.item import Item
 
@@ -44,3 +46,26 @@ def inside_replaced(seal: Item, removal: Item) -> bool:
 def excludes(item: Item, seal: Item) -> bool:
     """Whether `item` must wait for `seal` while that is being published, though it came before."""
     return takes_replaced(seal, item) and seal.op.phase is Phase.PUBLISHING
+
+
+def moved_by(op: Op) -> Iterator[ObjectId]:
+    """What the RENAME `op` gives another place, the one or both."""
+    yield op.object
+    if op.flags and op.other is not None:
+        yield op.other
+
+
+def ways_to(op: Op) -> Iterator[ObjectId]:
+    """The directories on the way to where the RENAME `op` puts it, or both."""
+    yield from op.scope
+    if op.flags:
+        yield from op.scope2
+
+
+def moves_out(earlier: Item, rename: Item) -> bool:
+    """Whether `earlier` takes a directory out of what `rename` moves."""
+    op = earlier.op
+    if op.kind is not OpKind.RENAME or earlier is rename:
+        return False
+    left = {*op.scope2, *(op.scope if op.flags else ())}
+    return not left.isdisjoint(moved_by(rename.op))

@@ -71,7 +71,7 @@ from tierfs.order.item import (
     keys_of,
     watched_by,
 )
-from tierfs.order.passing import excludes, inside_replaced, passes
+from tierfs.order.passing import excludes, inside_replaced, moves_out, passes, ways_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +274,7 @@ class Rules:
             self._watched(item)
             or self._same_key(item)
             or self._parent(item)
+            or self._moved_out(item)
             or self._rebuilt(item)
             or self._negative(item)
             or self._by_class(item, latest)
@@ -300,6 +301,19 @@ class Rules:
             found = None if directory is None else self._in.makers.first(directory, but=item)
             if found is not None:
                 return Wait(Reason.PARENT, found)
+        return None
+
+    def _moved_out(self, item: Item) -> Wait | None:
+        """The rename by which a directory on the way to the new name left the one that moves.
+
+        Until it is applied, that lies within what is to be moved below it.
+        """
+        if item.op.kind is not OpKind.RENAME:
+            return None
+        for directory in ways_to(item.op):
+            for found in self._in.same.below((directory, b""), item.facts.position):
+                if moves_out(found, item):
+                    return Wait(Reason.PARENT, found)
         return None
 
     def _rebuilt(self, item: Item) -> Wait | None:
