@@ -183,6 +183,11 @@ class Reopen(enum.IntEnum):
     LINKED = 1  # a new directory, the files of the sealed one linked in
     WHOLE = 2  # the sealed one itself, renamed back to its staging name
     UNLISTED = 3  # an unsealed one that dead writers left: its files count no more
+    GIVEN_UP = 4  # none: what dead writers left of one goes away, the sealed one is as it was
+
+
+BEGINS = frozenset({Reopen.LINKED, Reopen.WHOLE})
+"""Those that begin a generation after one that is sealed."""
 
 
 class OpState(enum.StrEnum):

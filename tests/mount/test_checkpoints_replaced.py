@@ -28,6 +28,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+OVER = """
+import os, signal, sys
+names = os.listdir(sys.argv[1])
+for name in sorted(names)[:2]:
+    open(os.path.join(sys.argv[1], name), "wb").write(b"killed")
+open(os.path.join(sys.argv[1], ".tmpAb3dEf"), "wb").write(b"killed")
+file = open(os.path.join(sys.argv[1], sorted(names)[1]), "wb", buffering=0)
+file.write(b"half")
+for name in names:
+    open(os.path.join(sys.argv[1], name), "rb").read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def shown(shared: Path) -> set[str]:
     """The checkpoints that stand under their names."""
     return {name for name in os.listdir(shared) if name.startswith("checkpoint")}
@@ -98,3 +112,19 @@ def test_a_torn_file_of_a_killed_job_does_not_keep_the_next_from_being_sealed(no
         ACCELERATE.marker,
     }
     assert node.status()["stuck"] == []
+
+
+def test_who_looks_when_a_job_was_killed_in_what_is_published_sees_what_is(node: Node) -> None:
+    """Though the kernel still has what the job looked up: it wrote it over, and read it."""
+    folder = ACCELERATE.save(node.mount, 1, 50_000)
+    node.settle()
+    published = {path: path.read_bytes() for path in folder.iterdir()}
+    for _ in range(3):
+        job = subprocess.run([sys.executable, "-c", OVER, folder], check=False)
+        assert job.returncode == -signal.SIGKILL
+        assert {path: path.read_bytes() for path in folder.iterdir()} == published
+    node.settle()
+    assert not any(name.startswith(".staging_") for name in os.listdir(node.shared))
+    assert {path: path.read_bytes() for path in folder.iterdir()} == published
+    kept = node.shared.glob(".tierfs/quarantine/*/content/*")
+    assert {path.read_bytes() for path in kept} == {b"killed", b"half"}

@@ -179,6 +179,9 @@ class CheckpointReport:
         staged = await self._staged(seen)
         members = {self._rooms.store.member} if known else set()
         reason, lost = "is being published", () if verdict is None else verdict.files
+        group = self._rooms.fs.core.groups.get(seen.directory)
+        if group is not None and group.is_given_up:
+            reason = "who wrote it over was killed: will be as it was published"
         if record is not None:
             members |= record.writers
         if not known:

@@ -199,6 +199,8 @@ class CheckpointHandlers:
             return CommitResult(path=path, published=True, files=files), 0
         if failed := await self._sent(group, path, telling):
             return failed
+        if core.groups.get(group.id) is not group:
+            return await self._commit(node, path, expect, telling)
         facts = await self._rooms.fs.sealing.examine(group)
         files = sum(not found.stale for found in facts.content.values())
         _check(path, files, expect, "not published")

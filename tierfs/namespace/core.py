@@ -6,6 +6,7 @@ Its calls on the two tiers are in `tiers`, what it knows of objects in `objects`
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -98,6 +99,7 @@ class Core(Objects):
             directory has the same id and waits for that.
         direct: grants kernel passthrough.
         groups: the unsealed checkpoints.
+        written_over: the published checkpoints that are written over, see `until_published`.
         memory: what the next worker of the mount has to know.
         scarce: the local tier is below its reserve.
         links: who loses a name by what is pending.
@@ -156,18 +158,22 @@ class Core(Objects):
         )
         self.groups.drop_seal, self.groups.reopen = self.drop_op, self._reopen
         self.groups.take_older = self._take_older
+        self.written_over: dict[ObjectId, float] = {}
         self.memory = Memory(self.tree)
         journal.before_post = self.memory.flush
         self.writeback: WriteBack
 
-    def _reopen(self, group: ObjectId, how: Reopen, number: int) -> None:
+    def _reopen(self, group: ObjectId, how: Reopen, number: int) -> Op:
         state = self.tree.directories[group]
         assert state.parent is not None
+        if how is Reopen.LINKED:
+            self.written_over[group] = math.inf
         op, _ = self.issue(
             OpKind.REOPEN, self.directory_object(group), self.tree.directories[state.parent],
             state.name, flags=how, number=number,
         )  # fmt: skip
         self.writeback.submit(op)
+        return op
 
     def issue_trash_of_older(self, group: Group) -> Op:
         """The removal of the sealed generation that stands under the name of `group`."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from tierfs.journal import Change, SaveClean, SaveDirectory, SaveOp
 from tierfs.model import (
+    BEGINS,
     OLDER,
     STAGED,
     Attributes,
@@ -29,7 +30,13 @@ from tierfs.namespace.chores import Chores
 from tierfs.namespace.clock import SETTLE_SECONDS
 from tierfs.namespace.core import Core
 from tierfs.namespace.grouping.leaving import sealed_meanwhile
-from tierfs.namespace.overlay.nodes import Entry, LocalObject, Location, Node
+from tierfs.namespace.overlay.nodes import (
+    UNKNOWN_INODE,
+    Entry,
+    LocalObject,
+    Location,
+    Node,
+)
 from tierfs.order import names
 from tierfs.shared import unstaged_name
 from tierfs.writeback import Outcome, OutcomeKind
@@ -249,6 +256,9 @@ class Outcomes:
                 continue
             location = Location(record.parent, record.name, record.inode)
             tree.stands_at(state.id, location, tagged=record.tagged)
+            if op.flags == Reopen.GIVEN_UP:
+                state.scan, state.known_until, state.rebuilt = None, 0.0, time.monotonic()
+                self._core.announced.forget(state.id)
         return self._save_directory(op.object)
 
     def _save_directory(self, directory: ObjectId) -> list[Change]:
@@ -376,22 +386,40 @@ class Outcomes:
     def _ended_elsewhere(self, directory: ObjectId, parent: ObjectId) -> None:
         core = self._core
         for op in list(core.backlog.ops_of_object(directory)):
-            if op.kind is OpKind.REOPEN and op.flags == Reopen.UNLISTED:
+            if op.kind is OpKind.REOPEN and op.flags not in BEGINS:
                 core.drop_op(op)
         core.groups.end(directory)
         sealed_meanwhile(core, directory)
         core.groups.sealed(parent)
 
+    def _as_it_was(self, directory: ObjectId) -> None:
+        """The sealed checkpoint `directory` stands there again: what is removed in it is of that.
+
+        Whoever asked for it while that was being done saw another file under the name.
+        """
+        for op in self._core.backlog.under(directory):
+            if op.kind is OpKind.UNLINK and op.base_inode:
+                op.base_inode = UNKNOWN_INODE
+                self._core.journal.post(SaveOp(op))
+
     def _settle_group(self, op: Op, left: int | None, *, committed: bool) -> None:
         groups = self._core.groups
-        if op.kind is not OpKind.SEAL:
+        given_up = op.kind is OpKind.REOPEN and op.flags == Reopen.GIVEN_UP
+        if op.kind is not OpKind.SEAL and not given_up:
             if committed and op.kind is OpKind.RENAME and groups.patterns.profile_of(op.name):
                 groups.sealed(op.parent)  # renamed into place as a whole
             return
         group = groups.get(op.object)
         if group is not None and group.seal is op:
             group.seal = None
+            group.stays = given_up and not committed
         if not committed:
+            return
+        if given_up:
+            self._as_it_was(op.object)
+            self._ended_elsewhere(op.object, op.parent)
+            if group is not None:
+                groups.went_on(group)
             return
         groups.end(op.object)
         sealed_meanwhile(self._core, op.object)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tierfs.model import OLDER, ObjectId, OpKind, Phase
+from tierfs.model import OLDER, ObjectId, OpKind, Phase, Reopen
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item, rebuilds
 
@@ -30,7 +30,7 @@ def behind(indexes: Indexes, item: Item) -> list[Item]:
         return _behind(indexes, item, item.facts.parent, _stays_before_unlink)
     if _replaces_commit_name(item):
         return _behind(indexes, item, item.facts.parent, _stays_before_save)
-    if rebuilds(item.op):
+    if rebuilds(item.op) and item.op.flags != Reopen.GIVEN_UP:
         return _behind(indexes, item, item.facts.object, _is_being_published)
     return []
 

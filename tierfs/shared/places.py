@@ -91,10 +91,15 @@ class Places:
         record = self._records[directory]
         record.parent, record.name = parent, name
 
-    def carrying(self, id: ObjectId) -> DirectoryRecord | None:
-        """The known directory that has `id` on the shared tier; looks at all of them."""
+    def carrying(self, id: ObjectId) -> list[DirectoryRecord]:
+        """The known directories that have `id` on the shared tier; looks at all of them.
+
+        Mostly one: but who moves a directory out of the next generation of a checkpoint leaves
+        that of the sealed one there, with the same id.
+        """
         own = self._records.get(id)
-        return own or next((each for each in self._records.values() if each.tag == id), None)
+        others = [each for each in self._records.values() if each.tag == id and each is not own]
+        return others if own is None else [own, *others]
 
     def group(self, directory: ObjectId) -> ObjectId:
         """The id under which all nodes know the checkpoint `directory`: that which it carries."""

@@ -20,10 +20,22 @@ import trio
 
 from tierfs.errors import DirectoryGone, ObjectChanged
 from tierfs.journal import Change, DropDirectory, SaveDirectory, SaveOp
-from tierfs.model import BLIND, REMOVALS, STAGED, Kind, Name, ObjectId, Op, OpKind, OpState, Phase
-from tierfs.shared import Rebuilt, Staged, unstaged_name
+from tierfs.model import (
+    BLIND,
+    REMOVALS,
+    STAGED,
+    Kind,
+    Name,
+    ObjectId,
+    Op,
+    OpKind,
+    OpState,
+    Phase,
+)
+from tierfs.shared import Staged, unstaged_name
 from tierfs.writeback import group_steps, steps, taken
 from tierfs.writeback.failures import path_of
+from tierfs.writeback.rebuilding import rebuilt
 from tierfs.writeback.removals import Removals
 from tierfs.writeback.results import Applied, Held, NothingToDo, NotYet
 from tierfs.writeback.retries import GONE_ATTEMPTS
@@ -190,21 +202,10 @@ class Actions:
             parent, name = applied.stands
             places.move(op.object, record.parent if parent is None else parent, name)
         for directory in applied.rebuilt:
-            changes += self._rebuilt(op, directory)
+            changes += rebuilt(places, op.object, directory)
         if record is not None and op.kind in MOVERS:
             changes.append(SaveDirectory(record))
         return changes
-
-    def _rebuilt(self, op: Op, directory: Rebuilt) -> list[Change]:
-        places = self._rooms.places
-        id_ = directory.id if directory.path else op.object
-        # inodes come again: only a directory without an id is looked for by its own
-        record = places.at_inode(directory.old_inode) if id_ is None else places.carrying(id_)
-        if record is None:
-            return []
-        tagged = directory.id == record.id
-        places.made(record.id, directory.inode, tagged, None if tagged else directory.id)
-        return [SaveDirectory(record)]
 
     # -- the kinds --------------------------------------------------------------------------------
 

@@ -99,8 +99,18 @@ def _reopen(skip: tuple[bytes, ...], shared: SharedTier, call: Call) -> Applied:
             case Reopen.UNLISTED:
                 shared.reopen_unlisted(call.source, call.group)
                 return Applied(None)
+            case Reopen.GIVEN_UP:
+                return _give_up(shared, call)
     except FileNotFoundError:
         raise NothingToDo("it was removed or renamed outside this mount") from None
+
+
+def _give_up(shared: SharedTier, call: Call) -> Applied:
+    standing = tuple(shared.give_up_next(call.place, call.name, call.group))
+    sealed = shared.lookup(call.place, call.name)
+    if not standing or sealed is None:
+        raise NothingToDo("another node writes it")
+    return Applied(sealed.st, rebuilt=standing, stands=(None, call.name))
 
 
 def record_open(shared: SharedTier, call: Call, inode: int) -> None:

@@ -1,4 +1,5 @@
-"""The life of a checkpoint, to be killed at any step: saved, saved over, written again, removed.
+"""The life of a checkpoint, to be killed at any step: saved, saved over, written over by who is
+killed, written again, removed.
 
 What is done is noted in a file beside the tier, as in the journal; what is not noted is made again.
 """
@@ -86,6 +87,13 @@ class Life:
         self.once("seal newer", lambda: self.seal(GROUP, inode))
         return inode
 
+    def give_up(self) -> None:
+        """Who writes it over once more is killed, and nobody goes on."""
+        tier = self.tier
+        self.once("reopen lost", lambda: tier.reopen_linked(TOP, NAME, GROUP, 8)[0].inode)
+        self.once("write lost", lambda: self.write("lost"))
+        self.once("give up", lambda: tier.give_up_next(TOP, NAME, GROUP)[0].inode)
+
     def edit(self, inode: int) -> None:
         tier = self.tier
         self.once("whole", lambda: tier.reopen_whole(TOP, NAME, GROUP, inode).number)
@@ -120,6 +128,7 @@ async def live(root: Path, source: Path, system: OS) -> None:
     life.once("remove old", lambda: life.remove(OLDER, old))
     inode = life.overwrite()
     life.once("sweep", lambda: tier.sweep_trash(KEEP))
+    life.give_up()
     life.edit(inode)
     life.once("remove new", lambda: life.remove(GROUP, inode))
     tier.sweep()

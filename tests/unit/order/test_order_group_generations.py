@@ -44,6 +44,17 @@ def test_what_is_issued_inside_waits_for_the_new_generation(tree: Tree, how: Reo
     commit(tree, before, reopen, shard)
 
 
+@pytest.mark.parametrize("how", [Reopen.LINKED, Reopen.GIVEN_UP])
+def test_what_was_removed_in_what_is_given_up_goes_before_it(tree: Tree, how: Reopen) -> None:
+    """It is no removal in what stands there then."""
+    removal = tree.unlink("run/checkpoint-4/x.bin", unsealed=True)
+    reopen = tree.reopen("run/checkpoint-4", how)
+    if how is Reopen.GIVEN_UP:
+        assert why(tree, reopen) == (Reason.EARLIER, removal)
+    else:
+        assert why(tree, removal) == (Reason.REBUILT, reopen)
+
+
 def test_a_file_that_was_flushed_before_the_new_generation_does_not_go_round(tree: Tree) -> None:
     shard = tree.open("run/checkpoint-4/x.bin")
     tree.flush(shard)

@@ -128,6 +128,7 @@ class Ending:
             core.journal.post(SaveOp(op), later=True)
             core.writeback.submit(op)
             self._drop_superseded(obj, op)
+            core.groups.released(op.scope)
 
     def number(self, op: Op, attributes: Attributes, process: int = 0) -> None:
         """Gives a flushed file its place in the order (DESIGN 5: that of its last FLUSH)."""

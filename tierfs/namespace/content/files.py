@@ -34,6 +34,7 @@ from tierfs.namespace.content.opening import Opening, written
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.inheritance import Birth, Inheritance, make_newborn
 from tierfs.namespace.finding.lookup import Lookup
+from tierfs.namespace.grouping.published import until_published
 from tierfs.namespace.overlay.nodes import (
     Content,
     DirectoryState,
@@ -104,6 +105,8 @@ class Files:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not internal:
             self._descriptors.check(self.handles.values())
+        if self._core.written_over:
+            await until_published(self._core, *(directory for directory, _ in node.names))
         writable = bool(flags & (WRITE_FLAGS | os.O_TRUNC))
         if writable:
             await self.ending.let_settle(node)

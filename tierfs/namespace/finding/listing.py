@@ -20,6 +20,7 @@ from tierfs.model import OLDER, Attributes, Kind, Name, ObjectId, OpKind, Reopen
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup, missing, watching
 from tierfs.namespace.finding.scans import Found, Scans
+from tierfs.namespace.grouping.published import until_published
 from tierfs.namespace.overlay.nodes import DirectoryState, Node
 from tierfs.namespace.overlay.tree import ROOT_INO
 from tierfs.namespace.restart.remembered import KnownListing
@@ -156,6 +157,8 @@ class Listings:
 
     async def _merged(self, state: DirectoryState) -> dict[Name, Found | None]:
         """All names of a directory; None with those that the overlay answers for."""
+        if self._core.written_over:
+            await until_published(self._core, state.id)
         scan = None if self._core.calls.silent else self.scans.recent(state)
         if scan is None:
             scan = self.scans.begin(state)

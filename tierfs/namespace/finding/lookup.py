@@ -17,11 +17,12 @@ from contextlib import contextmanager, suppress
 import trio
 
 from tierfs.health import is_failure
-from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind, Reopen
+from tierfs.model import Attributes, Kind, Name, ObjectId, OpKind
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.seen import Seen
 from tierfs.namespace.finding.subdirectories import directory_links, stands_beside
 from tierfs.namespace.finding.told import Told
+from tierfs.namespace.grouping.published import is_to_begin, until_published
 from tierfs.namespace.outage.asking import asker, until_it_waits
 from tierfs.namespace.outage.calls import Unanswered
 from tierfs.namespace.outage.instead import Instead
@@ -93,6 +94,8 @@ class Lookup:
         """The node and, if the shared tier was asked, what it said."""
         if len(name) > NAME_BYTES:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fsdecode(name))
+        if self._core.written_over:
+            await until_published(self._core, state.id)
         while True:
             if (decided := self.in_overlay(state, name)) is not None:
                 return decided, None
@@ -161,7 +164,7 @@ class Lookup:
         names_there = [name]
         known = name in state.unsealed  # also if what it lies in has the name of a checkpoint now
         if known or core.groups.is_group(state, name):
-            staged_first = known and not self._is_to_be_reopened(state, name)
+            staged_first = known and not is_to_begin(core, state.unsealed[name])
             names_there.insert(0 if staged_first else 1, staging_name(name))
         for there in names_there:
             found = await core.at(state.id, core.shared.lookup_staged, there, hasty=hasty)
@@ -171,12 +174,6 @@ class Lookup:
                 return await core.at(state.id, core.shared.lookup_staged, name, hasty=hasty), name
             return found, there
         return None, name
-
-    def _is_to_be_reopened(self, state: DirectoryState, name: Name) -> bool:
-        return any(
-            op.kind is OpKind.REOPEN and op.flags != Reopen.UNLISTED
-            for op in self._core.backlog.ops_of_object(state.unsealed[name])
-        )
 
     async def _finish_seal(self, state: DirectoryState, name: Name, hasty: bool) -> bool:
         """Whether a member died while it published the checkpoint `name`, and it is there now."""

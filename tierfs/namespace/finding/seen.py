@@ -86,6 +86,8 @@ class Seen:
         seen = self._young.get(key) or self._old.get(key)
         if seen is None or time.monotonic() > seen[0] or state.removed or key[1] in state.entries:
             return None
+        if seen[0] - BELIEVED_SECONDS <= state.rebuilt:
+            return None
         node = seen[1]
         at = node.shared
         if node.object is not None or node.unlinked or at is None:

@@ -53,7 +53,8 @@ class Virtual:
         if node.stays:
             return "local"
         if node.directory is not None and self._core.groups.is_unsealed(node.directory):
-            return self._core.groups.state(node.directory)
+            group = self._core.groups.get(node.directory)
+            return "unsealed" if group is None else group.word
         op = self.op_of(node)
         if op is None:
             return "committed"

@@ -6,8 +6,8 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from tierfs.groups import Process, State, Verdict, Writers
-from tierfs.model import GroupRecord, Name, ObjectId, Op, WriterRecord
+from tierfs.groups import Decision, Process, State, Verdict, Writers, listed
+from tierfs.model import GroupRecord, Name, ObjectId, Op, OpKind, WriterRecord
 from tierfs.namespace.grouping.processes import Processes
 
 
@@ -19,7 +19,7 @@ class Group:
         record: what the journal knows of it; its id is the directory id.
         parent, name: its place in the mount.
         writers: who made it, or wrote in it.
-        seal: the SEAL that is pending.
+        seal: the SEAL that is pending, or the REOPEN that gives this generation up.
         version: counts what may change the answer to "is it whole"; who awaited compares it.
         touched: monotonic time of the last of these changes.
         begun: monotonic time since when it is known here.
@@ -28,6 +28,7 @@ class Group:
         flushing: `tierfs flush --wait` asks for its seal on behalf of these processes.
         names: the files in it when one who wrote it began to remove it.
         leaving: it was finished then, so its removals are collected until all of it is removed.
+        stays: what dead writers left of it could not be given up.
     """
 
     record: GroupRecord
@@ -43,11 +44,32 @@ class Group:
     flushing: frozenset[int] | None = None
     names: frozenset[Name] | None = None
     leaving: bool = False
+    stays: bool = False
 
     @property
     def id(self) -> ObjectId:
         """Its directory id."""
         return self.record.id
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether what dead writers left of this generation is about to go."""
+        return self.seal is not None and self.seal.kind is OpKind.REOPEN
+
+    @property
+    def word(self) -> str:
+        """How it stands: unsealed, unsettled or broken."""
+        if self.verdict is None:
+            return "unsealed"
+        said = self.verdict.decision
+        return said.value if said in (Decision.UNSETTLED, Decision.BROKEN) else "unsealed"
+
+    def is_written(self, open_files: int, settle: float) -> bool:
+        """Whether one who made it, or wrote there, lives; so many files of it are open."""
+        return listed(
+            self.writers, open_files=open_files,
+            quiet_seconds=time.monotonic() - self.touched, settle_seconds=settle,
+        )  # fmt: skip
 
     def act(self) -> None:
         """An application does something in it: what a flush said before was not about that."""

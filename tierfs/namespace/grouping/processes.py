@@ -40,6 +40,11 @@ class Processes:
             self._send.send_nowait((process, started))
         return started
 
+    def has_ended(self, process: int, started: int) -> bool:
+        """Whether that process is no more, as it is now; that is told (`ended`) a moment later."""
+        followed = self._followed.get((process, started))
+        return followed is None or processes.has_ended(followed)
+
     def lives(self, process: int, started: int) -> bool:
         """Whether the process that began at `started` has not ended, as far as is known."""
         return (process, started) in self._followed

@@ -30,6 +30,7 @@ from tierfs.namespace.changing.decisions import Decisions
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.grouping.broken import Broken, inside
+from tierfs.namespace.grouping.giving_up import GivingUp
 from tierfs.namespace.grouping.group import Group
 from tierfs.namespace.grouping.leaving import give_up_seals
 from tierfs.namespace.grouping.taking_part import TakingPart
@@ -55,6 +56,8 @@ class Sealing:
         self._table = core.groups
         self._table.changed = self._changed
         self._taking_part = TakingPart(core)
+        self._giving_up = GivingUp(core, decisions)
+        self._table.left = self._giving_up.at_once
         self._due: dict[ObjectId, float] = {}
         self._wakeup = trio.Event()
 
@@ -120,7 +123,7 @@ class Sealing:
         """Judge those again that another node began to write before their SEAL had its turn."""
         for group in self._table:
             seal = group.seal
-            if seal is None or seal.phase is Phase.PUBLISHING:
+            if seal is None or seal.kind is not OpKind.SEAL or seal.phase is Phase.PUBLISHING:
                 continue
             if self._core.writeback.found_others(seal):
                 group.seal = None
@@ -131,7 +134,7 @@ class Sealing:
 
     async def _look(self, group: Group) -> bool:
         """Judge `group`; False: it changed meanwhile, and its verdict is an older one."""
-        if group.seal is not None:
+        if group.seal is not None or self._giving_up.at_once(group):
             return True
         await self._drop_stale(group)
         version = group.version
@@ -152,6 +155,8 @@ class Sealing:
         group.verdict = verdict = judge(facts)
         if verdict.decision is Decision.SEAL:
             self._seal(group, verdict)
+        elif self._giving_up.judged(group, facts, verdict):
+            return True
         elif verdict.until_seconds is not None:
             self._due[group.id] = time.monotonic() + verdict.until_seconds + 0.01
         return True

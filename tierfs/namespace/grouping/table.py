@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from tierfs.groups import POINTER, UNKNOWN, Decision, Patterns, Process, State, Writers, listed
+from tierfs.groups import POINTER, UNKNOWN, Patterns, Process, State, Writers
 from tierfs.journal import (
     Change,
     DropDirectory,
@@ -27,7 +27,6 @@ from tierfs.model import (
     STAGED,
     STALE,
     GroupRecord,
-    JournalSnapshot,
     Mark,
     Name,
     ObjectId,
@@ -62,6 +61,7 @@ class GroupTable:
         drop_seal: takes a SEAL back that is not under way.
         reopen: issues a REOPEN.
         take_older: has the sealed generation of a checkpoint removed, of which this is the next.
+        left: called with a group when a process that wrote it has ended, or a file of it is closed.
         sealed: called with the directory in which a checkpoint was sealed.
         last_removed: by parent, the files of the unsealed checkpoint that was last removed there by
             one who wrote it.
@@ -82,8 +82,9 @@ class GroupTable:
         self.unlinkers = Unlinkers(backlog, journal)
         self.changed: Callable[[Group], None] = lambda group: None
         self.drop_seal: Callable[[Op], object] = lambda op: None
-        self.reopen: Callable[[ObjectId, Reopen, int], None]
+        self.reopen: Callable[[ObjectId, Reopen, int], Op]
         self.take_older: Callable[[Group], object]
+        self.left: Callable[[Group], object] = lambda group: None
         self.sealed: Callable[[ObjectId], None] = lambda directory: None
         self.last_removed: dict[ObjectId, frozenset[Name]] = {}
         self._groups: dict[ObjectId, Group] = {}
@@ -188,12 +189,7 @@ class GroupTable:
         return group is not None and (group.record.older is not None or self._is_written(group))
 
     def _is_written(self, group: Group) -> bool:
-        return listed(
-            group.writers,
-            open_files=len(self._backlog.open_files(group.id)),
-            quiet_seconds=time.monotonic() - group.touched,
-            settle_seconds=self.settle,
-        )
+        return group.is_written(len(self._backlog.open_files(group.id)), self.settle)
 
     def is_unlisted(self, directory: ObjectId | None) -> bool:
         """Whether `directory` is an unsealed checkpoint that listings do not show."""
@@ -207,13 +203,6 @@ class GroupTable:
     def has_newer(self, group: Group) -> bool:
         """Whether a checkpoint was made beside `group` after it, sealed by now or not."""
         return self._newest.get(group.parent, 0) > group.record.made
-
-    def state(self, directory: ObjectId) -> str:
-        """How the unsealed checkpoint `directory` stands: unsealed, unsettled or broken."""
-        verdict = None if (group := self._groups.get(directory)) is None else group.verdict
-        if verdict is None or verdict.decision not in (Decision.UNSETTLED, Decision.BROKEN):
-            return "unsealed"
-        return verdict.decision.value
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -298,7 +287,8 @@ class GroupTable:
         elif again:
             group.writers = Writers()
             group.writers.wrote_over(who)  # a pointer of theirs says nothing of what comes now
-            group.record = replace(group.record, expect=None)
+            group.record, group.stays = replace(group.record, expect=None), False
+            self._go_on(group)
         known = group.writers.who_wrote() if wrote else group.writers.processes()
         if again or who not in known:
             (group.writers.wrote if wrote else group.writers.made)(who)
@@ -360,6 +350,12 @@ class GroupTable:
             group.version += 1
             self.changed(group)
 
+    def released(self, scope: tuple[ObjectId, ...]) -> None:
+        """Nobody has a file in the last directory of `scope` open for writing any more."""
+        if (group := self.written_in(scope)) is not None:
+            self.left(group)
+            self.changed(group)
+
     def disturbed(self, scope: tuple[ObjectId, ...], *, removal: bool = False) -> None:
         """An op is issued in the last directory of `scope`: a `removal`, or another."""
         group = self.written_in(scope)
@@ -374,9 +370,7 @@ class GroupTable:
                 self._save(group)
         group.act()
         group.verdict = None
-        if group.seal is not None and group.seal.phase is not Phase.PUBLISHING:
-            seal, group.seal = group.seal, None
-            self.drop_seal(seal)
+        self._go_on(group)
         self.changed(group)
 
     def note_again(self, group: Group) -> None:
@@ -401,25 +395,22 @@ class GroupTable:
         self._save(group)
         self.changed(group)
 
+    def went_on(self, before: Group) -> None:
+        """Who wrote on in `before`, which ended, writes in the generation begun since, if any."""
+        group = self._groups.get(before.id)
+        if group is not None and not self.is_abandoned(before):
+            group.writers = before.writers
+            self._save(group)
+
     def end(self, directory: ObjectId) -> None:
         """The checkpoint is sealed, removed, or renamed: it is like any other directory now."""
         self._forget_name(directory)
         group = self._groups.pop(directory, None)
         if group is None:
             return
-        if group.seal is not None and group.seal.phase is not Phase.PUBLISHING:
-            self.drop_seal(group.seal)
+        self._go_on(group)
         self._backlog.group_sealed(directory)
         self._journal.post(*self._unpin(group), DropGroup(directory))
-
-    def foretell(self, snapshot: JournalSnapshot) -> None:
-        """To be called before the ops of the journal are in the backlog."""
-        since = {
-            op.object: op.number for op in snapshot.ops
-            if op.kind is OpKind.REOPEN and op.flags != Reopen.UNLISTED
-        }  # fmt: skip
-        for record in snapshot.groups:
-            self._backlog.group_unsealed(record.id, b"", since.get(record.id, 0))
 
     def restore(self, records: Iterable[GroupRecord]) -> None:
         """What the journal holds; directories and places are restored already."""
@@ -438,6 +429,15 @@ class GroupTable:
         state = self._tree.directories.get(parent) if parent is not None else None
         if known is not None and state is not None and state.unsealed.get(known.name) == directory:
             del state.unsealed[known.name]
+
+    def _go_on(self, group: Group) -> None:
+        """What is to end this generation of `group` is taken back, if it has surely not begun."""
+        seal = group.seal
+        if seal is None or seal.phase is Phase.PUBLISHING:
+            return
+        if seal.kind is OpKind.SEAL or not seal.attempts:
+            group.seal = None
+            self.drop_seal(seal)
 
     def _give_up_torn(self, group: Group) -> None:
         """`group` is written anew: what its dead writers left torn in it counts no more."""
@@ -486,6 +486,7 @@ class GroupTable:
             if who in group.writers.processes():
                 group.writers.ended(who, killed=not well)
                 self._save(group)
+                self.left(group)
                 self.changed(group)
 
     def _pin(self, group: Group) -> list[Change]:

@@ -21,6 +21,7 @@ from tierfs.model import (
     ObjectId,
     Op,
     OpKind,
+    Reopen,
     Signature,
 )
 from tierfs.namespace.overlay.nodes import Location
@@ -222,7 +223,7 @@ class Announced:
         if known is not None:
             if op.kind is OpKind.MKDIR and STAGED in op.fields:
                 known.staged.add(op.name)
-            elif op.kind is OpKind.REOPEN:
+            elif op.kind is OpKind.REOPEN and op.flags != Reopen.GIVEN_UP:
                 known.names.pop(op.name, None)
                 known.staged.add(op.name)
             elif op.kind in (OpKind.UNLINK, OpKind.RMDIR, OpKind.TRASH):

@@ -345,6 +345,7 @@ class DirectoryState:
         subdirectories: what pending ops add to those that the shared tier has in it;
         counted: how often one of them has ended: who awaited an answer compares it.
         scan: what the shared tier has just listed of it.
+        rebuilt: clock value when others took the place of the files in it (a generation given up).
     """
 
     id: ObjectId
@@ -367,6 +368,7 @@ class DirectoryState:
     subdirectories: int = 0
     counted: int = 0
     scan: Scan | None = None
+    rebuilt: float = 0.0
 
     def put(self, name: Name, entry: Entry) -> None:
         """Sets what the overlay says of `name`."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from collections.abc import Mapping
 
 from tierfs.journal import DropObject
 from tierfs.model import (
+    BEGINS,
     OLDER,
     ROOT,
     STAGED,
@@ -25,6 +27,7 @@ from tierfs.model import (
     Op,
     OpKind,
     OpState,
+    Reopen,
 )
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.links import LINKS
@@ -54,7 +57,7 @@ def restore(core: Core, snapshot: JournalSnapshot, known: Known | None = None) -
     `known`: what the kernel knows, when the mount is an old one.
     """
     _restore_directories(core, snapshot)
-    core.groups.foretell(snapshot)
+    _foretell_groups(core, snapshot)
     changed = {op.object for op in snapshot.ops if op.kind is OpKind.SETATTR}
     for record in snapshot.objects:
         content = Content.DATA if record.data else Content.NONE
@@ -164,9 +167,21 @@ def _restore_directories(core: Core, snapshot: JournalSnapshot) -> None:
         add(next(iter(waiting.values())))
 
 
+def _foretell_groups(core: Core, snapshot: JournalSnapshot) -> None:
+    """Which checkpoints are unsealed: before the ops of the journal are in the backlog."""
+    since = {
+        op.object: op.number for op in snapshot.ops
+        if op.kind is OpKind.REOPEN and op.flags in BEGINS
+    }  # fmt: skip
+    for record in snapshot.groups:
+        core.backlog.group_unsealed(record.id, b"", since.get(record.id, 0))
+
+
 def _restore_groups(core: Core) -> None:
     """What an op says of checkpoints, now that all directories are where they stand."""
     for each in core.groups:  # a next generation is there; only the one before it goes
+        if each.record.older is not None:
+            core.written_over[each.id] = math.inf
         state = core.tree.directories[each.parent]
         entry = state.entries.get(each.name)
         if entry is not None and entry.object is None and entry.op.object == each.id:
@@ -177,8 +192,11 @@ def _restore_groups(core: Core) -> None:
             elsewhere[op.scope] = not core.groups.concerns(op.scope)
         if not op.scope2 and elsewhere[op.scope] and op.kind not in GROUP_KINDS:
             continue  # of nearly all
-        if op.kind is OpKind.SEAL and (group := core.groups.get(op.object)) is not None:
+        ends = op.kind is OpKind.SEAL or (op.kind is OpKind.REOPEN and op.flags == Reopen.GIVEN_UP)
+        if ends and (group := core.groups.get(op.object)) is not None:
             group.seal = op
+            if op.kind is OpKind.REOPEN:
+                op.attempts = max(1, op.attempts)  # the last worker may have begun it
         core.groups.note(op)
         core.backlog.update(op)
 
