@@ -104,3 +104,24 @@ def test_warm_pin_and_evict(
     (node.mount / "large").unlink()
     node.settle()
     compare(node.mount, shared.mountpoint)
+
+
+def test_the_whole_mount_is_pinned(
+    make_device: Callable[..., LoopDevice], make_node: Callable[..., Node]
+) -> None:
+    """Its root has no name on the shared tier that it could be found by."""
+    local, shared = make_device("local", 320 * MIB), make_device("shared", 512 * MIB)
+    node = make_node(shared=shared.mountpoint, local=local.mountpoint / "tier")
+    node.start()
+    (node.mount / "d").mkdir()
+    (node.mount / "d" / "before").write_bytes(b"before")
+    node.settle()
+    done = node.cli("pin", "--json", node.mount)
+    assert (done.code, done.json["files"], done.json["left"]) == (0, 1, []), done.out + done.err
+    (node.mount / "later").write_bytes(b"later")
+    node.settle()
+    left = node.cli("evict", "--json", node.mount).json["left"]
+    assert {os.path.basename(each["path"]) for each in left} == {"before", "later"}
+    done = node.cli("pin", "--json", "--remove", node.mount)
+    assert (done.code, done.json["files"]) == (0, 2), done.out + done.err
+    assert node.cli("evict", "--json", node.mount).json["left"] == []

@@ -37,7 +37,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the second: brackets in brackets
         raise ProtocolError(f"control socket: not JSON: {error}") from None
     if not isinstance(message, dict):
         raise ProtocolError("control socket: a message must be a JSON object")

@@ -16,7 +16,7 @@ from tierfs.control.server import Handler, Peer, Send
 from tierfs.daemon.report import Report
 from tierfs.daemon.rooms import Rooms
 from tierfs.errors import TierfsError, VerifyMismatch
-from tierfs.model import CleanRecord
+from tierfs.model import ROOT, CleanRecord
 from tierfs.namespace.overlay.nodes import Node
 from tierfs.namespace.room.warming import Warming
 
@@ -198,20 +198,29 @@ class Keeping:
             elif record is None and target.node.shared is None:
                 found.leave(target, "is not committed yet: pin it when it is, or its directory")
         for target in found.directories:
-            if target.node.shared is None:
+            inode = self._inode_of(target)
+            if inode is None:
                 found.leave(target, "is not on the shared tier yet: pin it after a flush")
             else:
-                pins.pin_directory(target.node.shared.inode)
+                pins.pin_directory(inode)
         return _result(files, bytes_, already, found)
 
     def _unpin(self, found: _Found) -> KeptResult:
         pins = self._rooms.fs.core.pins
         files = 0
         for target in (*found.files, *found.directories):
-            if target.node.shared is not None and pins.remove(target.node.shared.inode):
+            inode = self._inode_of(target)
+            if inode is not None and pins.remove(inode):
                 files += target in found.files
         self._rooms.fs.core.freed.tell()
         return _result(files, 0, 0, found)
+
+    def _inode_of(self, target: _Target) -> int | None:
+        """That on the shared tier; the root of the mount has no name there."""
+        if target.node.directory == ROOT:
+            record = self._rooms.fs.core.places.record(ROOT)
+            return None if record is None else record.inode
+        return None if target.node.shared is None else target.node.shared.inode
 
 
 def _is_pinned(rooms: Rooms, target: _Target) -> bool:

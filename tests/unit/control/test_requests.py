@@ -78,7 +78,7 @@ def test_refused(message: dict[str, object], said: str) -> None:
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"[]\n", b"\xff\n", b"3\n"])
+@pytest.mark.parametrize("line", [b"", b"{", b"[]\n", b"\xff\n", b"3\n", b"[" * 100_000])
 def test_not_a_message(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode(line)
