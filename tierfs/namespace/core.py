@@ -300,7 +300,7 @@ class Core(Objects):
 
     def policy(self, node: Node) -> Policy:
         """What holds for the file `node`; once it has no name, what holds by default."""
-        place = node.a_name()
+        place = self.tree.a_name(node)
         if place is None:
             return self.policies.default
         return self.policies.of((*self.tree.path(place[0]), place[1]))

@@ -146,7 +146,7 @@ class Outcomes:
         elif op.kind is OpKind.UNLINK and obj.committed_links is not None:
             obj.committed_links -= 1
         node = self._tree.by_object.get(obj.id)
-        for directory, name in node.names if node is not None else ():
+        for directory, name in self._tree.known_names(node) if node is not None else ():
             if (directory, name) != (op.parent, op.name):
                 self._tree.directories[directory].look_again(name)
 

@@ -256,7 +256,7 @@ class AttributeCalls:
             assert here.parent is not None
             directory, name = here.parent, here.name
         else:
-            directory, name = next(iter(node.names))
+            directory, name = core.tree.a_name(node) or next(iter(node.names))
         state = core.tree.directories[directory]
         entry = state.entries.get(name)
         if last is not None:

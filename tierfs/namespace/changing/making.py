@@ -137,7 +137,7 @@ class Making:
         if await self._lookup.find(state, name) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
         node.names.discard((state.id, name))  # it was remembered, and never journaled
-        source = node.a_name()
+        source = self._tree.a_name(node)
         if source is None or state.removed:
             raise missing(name)
         core = self._core

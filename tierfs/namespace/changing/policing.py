@@ -105,7 +105,7 @@ class PolicedNames(Names):
         """See `Names.link`."""
         refuse_at(self._core, state, name)
         refuse_change(self._core, node)
-        if (source := node.a_name()) is not None:
+        if (source := self._core.tree.a_name(node)) is not None:
             self.scratch.check_end(node, state, name)
             old = self._core.tree.directories[source[0]]
             await check_projects(self._core, old, source[1], state)

@@ -114,7 +114,7 @@ class Files:
         try:
             async with node.lock:
                 if writable:
-                    for directory, _ in node.names:
+                    for directory, _ in self._core.tree.known_names(node):
                         self._core.groups.enter(directory, caller.process)
                     await self._opening.for_writing(node, truncate=bool(flags & os.O_TRUNC))
                     await self._data.attach(handle)

@@ -54,7 +54,7 @@ class LongOpen:
         """Sends the logs below the directory `top` that have grown since they were last sent."""
         tree = self._core.tree
         for obj, node in written(handles).items():
-            if is_log(obj) and any(tree.is_within(each, top) for each, _ in node.names):
+            if is_log(obj) and any(tree.is_within(each, top) for each, _ in tree.known_names(node)):
                 await self._send_log(node, obj)
 
     def _is_sent(self, obj: LocalObject) -> bool:

@@ -208,7 +208,7 @@ class Opening:
 
     def issue_put(self, node: Node, obj: LocalObject) -> None:
         """Issues the op that will send `obj` under the names of `node`: it is open."""
-        name = node.a_name()
+        name = self._core.tree.a_name(node) or node.a_name()
         if name is None:
             return  # nobody can ever find it again: nothing to send
         state = self._core.tree.directories[name[0]]
@@ -217,7 +217,7 @@ class Opening:
         if entry is not None:
             shared_inode = entry.shared_inode
         overwrites = shared_inode is not None or (entry is not None and is_sent(entry.op))
-        others = node.names - {name}
+        others = set(self._core.tree.known_names(node)) - {name}
         if others and overwrites:  # they follow it, so it goes where it is issued, not at its close
             self._core.groups.replace_in(self._core.tree.scope(state.id))
         op, _ = self._core.issue(

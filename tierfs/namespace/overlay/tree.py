@@ -85,10 +85,20 @@ class Tree:
         """The names that lead from the root to `directory`."""
         return self._way(directory)[1]
 
+    def known_names(self, node: Node) -> list[tuple[ObjectId, Name]]:
+        """The names of `node` that can be followed: the kernel may have forgotten the directory of
+        a further one (a hard link), while it uses the file.
+        """
+        return [each for each in node.names if each[0] in self.directories]
+
+    def a_name(self, node: Node) -> tuple[ObjectId, Name] | None:
+        """One of these."""
+        return next(iter(self.known_names(node)), None)
+
     def path_of(self, node: Node) -> tuple[Name, ...] | None:
         """The names that lead to `node`, by one of its names; None: it has none."""
-        found = node.a_name()
-        if found is None or found[0] not in self.directories:
+        found = self.a_name(node)
+        if found is None:
             return None
         return (*self.path(found[0]), found[1])
 
