@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import select
 import socket
 import time
 from collections import deque
@@ -29,6 +28,7 @@ from tierfs.kernel.hot import Hot
 from tierfs.kernel.leading import until_it_waits
 from tierfs.kernel.once import ONCE, Once
 from tierfs.kernel.resent import INIT_UNIQUE, NAMING, RESENT, Requests, name_in
+from tierfs.kernel.waiting import NextRequest
 from tierfs.kernel.wire import InitFlag, Opcode, Request
 from tierfs.namespace.filesystem import FileSystem
 from tierfs.osio.processes import is_member
@@ -56,14 +56,8 @@ LONG_BURST = 128
 PATIENCE_SECONDS = 0.001
 """How long the step that reads a request may wait for threads before it goes on in the loop."""
 
-NEXT_SECONDS = 0.0001
-"""How soon the next request of a burst comes;"""
-
 SPIN_SECONDS = 0.004
-"""and how long the loop may have to wait for that: a round of it takes as long as an answer."""
-
-SELECTABLE = 1024
-"""select(2) takes descriptors below it (FD_SETSIZE)."""
+"""How long the loop may have to wait for a burst: a round of it takes as long as an answer."""
 
 ALWAYS = (
     InitFlag.DONT_MASK | InitFlag.HANDLE_KILLPRIV_V2 | InitFlag.HAS_RESEND
@@ -105,6 +99,7 @@ class Filter:
         self._draining = self._disconnected = False
         self._gone = trio.Event()
         self._spin_until = 0.0
+        self._next = NextRequest()
         self._buffer = bytearray(MESSAGE_BYTES)
         self._view = memoryview(self._buffer)
         self._asked = fs.watchdog
@@ -194,7 +189,7 @@ class Filter:
             self._spin_until = time.monotonic() + SPIN_SECONDS
             for number in range(LONG_BURST):
                 if number and self._is_alone():
-                    self._await_next()
+                    self._next.wait(self._device.fd)
                 elif number >= BURST:
                     break
                 try:
@@ -218,11 +213,6 @@ class Filter:
     def _is_alone(self) -> bool:
         """Whether nobody waits for an answer, and the loop can wait."""
         return len(self._asked) == len(self._behind) and time.monotonic() < self._spin_until
-
-    def _await_next(self) -> None:
-        """Waits a moment for the next request of a burst."""
-        if (fd := self._device.fd) < SELECTABLE:
-            select.select((fd,), (), (), NEXT_SECONDS)
 
     async def _request(self, nursery: trio.Nursery, message: memoryview) -> bool:
         """Answers a request, or sees to it that it is; whether it is another task's turn now."""

@@ -195,10 +195,10 @@ class Memory:
         if tree.nodes.get(node.ino) is not node:
             inode = node.shared.inode if node.shared is not None else None
             if inode is not None and tree.aliases.get(inode) == node.ino:
-                return json.dumps(("n", node.ino, inode))
-            return json.dumps(("n", node.ino))
+                return f'["n", {node.ino}, {inode}]'
+            return f'["n", {node.ino}]'
         if not full:
-            return json.dumps(("k", node.ino, node.lookups))
+            return f'["k", {node.ino}, {node.lookups}]'
         if node.directory is None and node.ctimes is None:
             return _file_line(node)
         return json.dumps(
