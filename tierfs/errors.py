@@ -61,6 +61,13 @@ class SpilledDamaged(OSError):
         super().__init__(errno.EIO, "the shared tier returns other content than was written", path)
 
 
+class XattrsFull(OSError):
+    """A file system with room takes no more xattrs of this file: nothing that is freed helps."""
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(errno.ENOSPC, "no more xattrs fit on this file", name)
+
+
 class ObjectChanged(Exception):
     """The object was written while it was sent: stage it again; not an error."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.behaviour.calls import error_of
 from tests.behaviour.direct import Direct
 from tests.behaviour.stalls import broken, other_node_replaces, stalled, until_looked_at
 from tests.harness import wait_until
@@ -231,3 +232,25 @@ def test_clean_copy_is_not_read_unasked_where_that_is_not_wanted(
     direct.system.hook = broken("look.open")
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         direct.open("f")
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_too_many_xattrs_of_one_file_evict_nothing(direct: Direct, *, committed: bool) -> None:
+    """It is no lack of room, which would be made, and waited for."""
+    for index in range(8):
+        direct.write_file(f"clean{index}", b"content")
+    direct.settle()
+    clean = direct.run(direct.fs.core.journal.clean_totals)
+    direct.write_file("f", b"x")
+    if committed:
+        direct.settle()
+        clean = direct.run(direct.fs.core.journal.clean_totals)
+    names = [f"user.{index:0250}" for index in range(254)]
+    for name in names:
+        direct.setxattr("f", name, b"")
+    began = time.monotonic()
+    assert error_of(direct.setxattr, "f", "user." + "x" * 250, b"") == "ENOSPC"
+    assert time.monotonic() - began < 10
+    assert direct.run(direct.fs.core.journal.clean_totals)[0] >= clean[0]
+    direct.settle()
+    assert set(names) <= set(os.listxattr(direct.shared / "f"))

@@ -382,6 +382,35 @@ def test_default_access_control_list_instead_of_the_umask(tree: Tree) -> None:
     assert (mode(folder / "f"), mode(folder / "d")) == (0o664, 0o775)
 
 
+def test_no_list_to_take_away_is_no_error(tree: Tree) -> None:
+    (tree / "f").write_bytes(b"x")
+    (tree / "d").mkdir()
+    tree.commit_here()
+    os.removexattr(tree / "f", "system.posix_acl_access")
+    for kind in ("access", "default"):
+        os.removexattr(tree / "d", f"system.posix_acl_{kind}")
+    os.setxattr(tree / "d", "system.posix_acl_default", _acl())
+    assert os.listxattr(tree / "d") == []
+    with fails_with(errno.ENODATA):
+        os.removexattr(tree / "f", "user.none")
+
+
+def test_as_many_names_of_xattrs_as_can_be_listed(tree: Tree) -> None:
+    """A file whose xattrs Linux cannot list could not be sent: so it does not get there."""
+    (tree / "f").write_bytes(b"x")
+    names = [f"user.{index:0250}" for index in range(254)]
+    for name in names[:100]:
+        os.setxattr(tree / "f", name, b"")
+    tree.commit_here()
+    for name in names[100:]:
+        os.setxattr(tree / "f", name, b"")
+    if tree.side != "plain":  # XFS takes it, and lists nothing from then on
+        with fails_with(errno.ENOSPC):
+            os.setxattr(tree / "f", "user." + "x" * 250, b"")
+    os.setxattr(tree / "f", names[7], b"one that is there")
+    assert sorted(os.listxattr(tree / "f")) == names
+
+
 def test_access_call(tree: Tree) -> None:
     (tree / "f").write_bytes(b"x")
     (tree / "f").chmod(0o640)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+from tierfs.errors import XattrsFull
 from tierfs.model import SPECIAL, Kind, Name, ObjectId
 from tierfs.osio import OS
 
@@ -17,6 +18,10 @@ DEVICE = PREFIX + b"rdev"
 """The device number (st_rdev) of a character or block device, decimal."""
 STUB = PREFIX + b"stub"
 """Present, empty: attributes only; the content is not here."""
+MOST_LISTED = 64 * 1024 - 256
+"""Bytes that the names of a file may take in a listing, each with its NUL: Linux lists 64 KiB at
+the most, and a file whose xattrs cannot be listed cannot be sent. The rest is for ours, on either
+tier."""
 UNLISTED = (PREFIX, b"trusted.SGI_ACL_")
 """Prefixes of names that no application sees; XFS lists its ACLs a second time as the latter."""
 
@@ -81,6 +86,12 @@ def check_writable(kind: Kind, name: bytes) -> None:
     if name.startswith(PREFIX) or (kind in _STOOD_FOR and name.startswith(b"user.")):
         raise _error(errno.EPERM, name)
     _check_acl(kind, name)
+
+
+def check_listable(names: list[bytes], name: bytes) -> None:
+    """Raise ENOSPC where `names` could not be listed with `name` (XFS would let it in)."""
+    if name not in names and sum(map(len, names)) + len(names) + len(name) >= MOST_LISTED:
+        raise XattrsFull(name)
 
 
 def _check_acl(kind: Kind, name: bytes) -> None:

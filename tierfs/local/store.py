@@ -350,9 +350,13 @@ class ObjectStore:
             return self._system.get_xattr("local.xattr", fd, name)
 
     def set_xattr(self, object_id: ObjectId, name: bytes, value: bytes, flags: int = 0) -> None:
-        """Set `name`; EPERM for our own, and for user.* of what is neither file nor directory."""
+        """Set `name`; EPERM for our own, and for user.* of what is neither file nor directory.
+
+        ENOSPC where the names could not be listed with it any more (`labels.check_listable`).
+        """
         with self._opened(object_id, os.O_RDONLY) as fd:
             labels.check_writable(self._kind(fd), name)
+            labels.check_listable(self._system.list_xattr("local.xattr", fd), name)
             self._system.set_xattr("local.xattr", fd, name, value, flags)
 
     def list_xattrs(self, object_id: ObjectId) -> list[bytes]:

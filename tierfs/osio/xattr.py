@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
+from tierfs.errors import XattrsFull
 from tierfs.osio.data import through
 from tierfs.osio.labels import Labelled, labelled
+
+ROOM_BYTES = 16 << 20
+"""With so much free no file system lacks the room for an xattr."""
 
 
 class Xattrs(Labelled):
@@ -18,8 +23,17 @@ class Xattrs(Labelled):
 
     @labelled
     def set_xattr(self, step: str, fd: int, name: bytes, value: bytes, flags: int = 0) -> None:
-        """Set `name`; flags are XATTR_CREATE or XATTR_REPLACE."""
-        through(lambda file: os.setxattr(file, name, value, flags), fd)
+        """Set `name`; flags are XATTR_CREATE or XATTR_REPLACE.
+
+        Of ENOSPC there are two: `XattrsFull` where the file system has room (ext4 has one block
+        for the xattrs of a file), OSError where it is full.
+        """
+        try:
+            through(lambda file: os.setxattr(file, name, value, flags), fd)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not _has_room(fd):
+                raise
+            _set_with_room(fd, name, value, flags)
 
     @labelled
     def list_xattr(self, step: str, fd: int) -> list[bytes]:
@@ -36,3 +50,18 @@ class Xattrs(Labelled):
     def remove_xattr(self, step: str, fd: int, name: bytes) -> None:
         """Remove `name`; ENODATA where there is none."""
         through(lambda file: os.removexattr(file, name), fd)
+
+
+def _has_room(fd: int) -> bool:
+    found = os.fstatvfs(fd)
+    return found.f_bavail * found.f_frsize >= ROOM_BYTES
+
+
+def _set_with_room(fd: int, name: bytes, value: bytes, flags: int) -> None:
+    """Once more: the room may have come between the call and the question."""
+    try:
+        through(lambda file: os.setxattr(file, name, value, flags), fd)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise XattrsFull(name) from error
+        raise

@@ -6,7 +6,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from tierfs.errors import DirectoryGone, JournalError, VerifyMismatch
+from tierfs.errors import DirectoryGone, JournalError, VerifyMismatch, XattrsFull
 from tierfs.model import Op
 
 ADVICE = {
@@ -63,6 +63,13 @@ def judge(error: BaseException, path: str) -> Verdict:
         return Verdict(False, f"{path}: its directory was moved or removed meanwhile", "directory")
     if isinstance(error, JournalError):
         return Verdict(False, f"{path}: {error}", "journal")
+    if isinstance(error, XattrsFull):
+        return Verdict(
+            True,
+            f"{path}: the shared tier does not take as many xattrs on one file: "
+            "remove some in the mount",
+            "xattrs",
+        )
     if not isinstance(error, OSError) or error.errno is None:
         return Verdict(False, f"{path}: unexpected error: {error!r}", type(error).__name__)
     name = errno.errorcode.get(error.errno, str(error.errno))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.devices import LoopDevice, run, shut_down
-from tierfs.errors import TierInUse
+from tierfs.errors import TierInUse, XattrsFull
 from tierfs.local import ObjectStore, labels
 from tierfs.model import ROOT, Attributes, Kind, ObjectId, new_object_id
 from tierfs.osio import OS
@@ -183,6 +183,32 @@ def test_setuid_goes_with_the_owner_unless_the_mode_comes_too(store: ObjectStore
     assert store.attributes(object_id).mode == 0o6755
     store.set_attributes(object_id, uid=7)
     assert store.attributes(object_id).mode == 0o755
+
+
+def test_xattrs_that_the_file_system_has_no_place_for(
+    store: ObjectStore, file_system: LoopDevice
+) -> None:
+    """Of ENOSPC there are two: nothing that is evicted helps where one file has too many."""
+    object_id = make(store)
+    big = b"v" * 60_000
+    if file_system.fstype == "xfs":
+        store.set_xattr(object_id, b"user.big", big)
+    else:  # one block for all xattrs of a file
+        with pytest.raises(XattrsFull):
+            store.set_xattr(object_id, b"user.big", big)
+        with pytest.raises(XattrsFull):
+            store.create_stub(
+                new_object_id(), store.attributes(object_id), {b"user.big": big}, ROOT, b"stub"
+            )
+    store.set_xattr(object_id, b"user.small", b"v")
+
+
+def test_what_could_not_be_listed_is_refused() -> None:
+    names = [b"user.%0250d" % index for index in range(254)]
+    labels.check_listable(names, b"user.x")
+    labels.check_listable(names, names[3])
+    with fails(errno.ENOSPC):
+        labels.check_listable([labels.NAME, labels.STUB, *names], b"user." + b"x" * 250)
 
 
 def test_xattrs_and_ours_hidden(store: ObjectStore) -> None:

@@ -26,10 +26,19 @@ from tests.component.writeback.rig import (
 from tests.faults import FaultyOS, Stall, at, failing
 from tests.harness import LoopDevice, frozen
 from tests.harness.devices import run
+from tierfs.errors import XattrsFull
 from tierfs.journal import SaveDirectory, SaveOp
 from tierfs.model import ROOT, Mark, OpState
 from tierfs.writeback import OutcomeKind
+from tierfs.writeback.failures import judge
 from tierfs.writeback.staging import LOCAL_STEPS
+
+
+def test_more_xattrs_than_the_tier_takes_are_no_full_tier() -> None:
+    verdict = judge(XattrsFull(b"user.x"), "a/f")
+    assert verdict.stuck
+    assert "xattrs" in verdict.text
+    assert not judge(OSError(errno.ENOSPC, ""), "a/f").stuck
 
 
 @pytest.fixture

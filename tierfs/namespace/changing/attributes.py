@@ -14,7 +14,7 @@ from tierfs.namespace.clock import file_time_ns
 from tierfs.namespace.content.files import Files
 from tierfs.namespace.core import Core
 from tierfs.namespace.finding.bare import Bare
-from tierfs.namespace.finding.inheritance import ACCESS, Inheritance
+from tierfs.namespace.finding.inheritance import ACCESS, DEFAULT, Inheritance
 from tierfs.namespace.finding.lookup import Lookup
 from tierfs.namespace.overlay.nodes import Content, Entry, Handle, LocalObject, Node
 from tierfs.shared import AttributeChange
@@ -125,9 +125,11 @@ class AttributeCalls:
         )
 
     async def removexattr(self, node: Node, name: bytes) -> None:
-        """Removes an xattr; OSError(ENODATA) when there is none."""
+        """Removes an xattr; OSError(ENODATA) when there is none, and it is no ACL."""
         refuse_ours(name)
         if name not in await self.listxattr(node):
+            if name in (ACCESS, DEFAULT):  # to take away what is not there is no error, as on XFS
+                return
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         if node.directory == ROOT:
             await self._apply_to_root(AttributeChange(xattrs={name: None}))

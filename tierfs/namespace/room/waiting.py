@@ -14,6 +14,7 @@ from typing import TypeVar
 import trio
 
 from tierfs.capacity import Full, Next, what_now
+from tierfs.errors import XattrsFull
 from tierfs.model import ROOT, Op, OpKind, OpState
 from tierfs.namespace.core import Core
 from tierfs.namespace.overlay.nodes import Node
@@ -197,7 +198,7 @@ class Room:
                 try:
                     return await attempt()
                 except OSError as error:
-                    if error.errno not in FULL:
+                    if error.errno not in FULL or isinstance(error, XattrsFull):
                         raise
             if await self.find(size, small=small, tried=tried) is not Next.RETRY:
                 return await attempt()  # the drive may have what is promised to others
