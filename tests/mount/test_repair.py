@@ -135,13 +135,17 @@ def test_another_local_tier_is_refused(node: Node, victim: Path, tmp_path: Path)
 def test_the_manifest_of_a_checkpoint_is_compared(node: Node) -> None:
     checkpoint = node.mount / "run" / "checkpoint-5"
     checkpoint.mkdir(parents=True)
-    for name in ("model.safetensors", "trainer_state.json"):
+    for name in ("model.safetensors", "trainer_state.json", "linked", "folder"):
         (checkpoint / name).write_bytes(name.encode() * 100)
     node.settle()
     stands = node.shared / "run" / "checkpoint-5"
     good = node.cli("verify", "--json", node.mount).json
     assert (good["exit_code"], good["checkpoints"]) == (0, 1), good
     (stands / "trainer_state.json").rename(stands / "elsewhere")
+    for name in ("linked", "folder"):
+        (stands / name).unlink()
+    (stands / "linked").symlink_to("elsewhere")
+    (stands / "folder").mkdir()
     content = b"put there without tierfs"
     (stands / "model.safetensors").unlink()
     (stands / "model.safetensors").write_bytes(content)
@@ -151,3 +155,5 @@ def test_the_manifest_of_a_checkpoint_is_compared(node: Node) -> None:
         problems = {Path(p["path"]).name: p["problem"] for p in found.json["problems"]}
         assert "missing" in problems["trainer_state.json"]
         assert "found" in problems["model.safetensors"]
+        assert "not a file" in problems["linked"]
+        assert "not a file" in problems["folder"]

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -265,12 +266,19 @@ class Walk:
         for path, line in lines.items():
             if path != start and not path.startswith(start.rstrip("/") + "/"):
                 continue
-            if os.path.lexists(path):
+            if (wrong := _missing(path)) is None:
                 self._lines[path] = line
             else:
-                yield Verdict(
-                    path, line.size, None, "missing: the manifest of its checkpoint has it"
-                )
+                problem = f"{wrong}: the manifest of its checkpoint has it"
+                yield Verdict(path, line.size, None, problem)
+
+
+def _missing(path: str) -> str | None:
+    """What is wrong with `path`, where a file should be; None: there is one."""
+    try:
+        return None if stat.S_ISREG(os.lstat(path).st_mode) else "not a file any more"
+    except OSError:
+        return "missing"
 
 
 def _folders(root: str, start: str) -> Iterator[tuple[str, list[str]]]:

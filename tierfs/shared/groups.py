@@ -222,7 +222,7 @@ class Records(ControlFiles):
                 if data is None:
                     return None
                 with _understood(self.shown_group(group, layout.MANIFEST)):
-                    return _decode_manifest(data)
+                    return _decode_manifest(group, data)
         except FileNotFoundError:
             return None
 
@@ -352,7 +352,8 @@ def _decode(values: dict[str, Any], number: int) -> Record:
 
 
 def _encode_manifest(group: ObjectId, lines: Iterable[ManifestLine]) -> bytes:
-    head = {"format": FORMAT, "group": layout.encode_id(group).decode()}
+    lines = list(lines)
+    head = {"format": FORMAT, "group": layout.encode_id(group).decode(), "files": len(lines)}
     text = [json.dumps(head)]
     for line in lines:
         path, mode = os.fsdecode(line.path), f"{line.mode:04o}"
@@ -361,9 +362,13 @@ def _encode_manifest(group: ObjectId, lines: Iterable[ManifestLine]) -> bytes:
     return "\n".join([*text, ""]).encode()
 
 
-def _decode_manifest(data: bytes) -> list[ManifestLine]:
+def _decode_manifest(group: ObjectId, data: bytes) -> list[ManifestLine]:
+    """ValueError where it is of another format or another checkpoint, or was cut off."""
     head, *lines = [json.loads(line) for line in data.splitlines()]
     _of_this_format(head)
+    of_group = head["group"] == layout.encode_id(group).decode()
+    if not of_group or head.get("files", len(lines)) != len(lines) or data[-1:] != b"\n":
+        raise ValueError(head)
     return [
         ManifestLine(
             os.fsencode(line["path"]), int(line["size"]), int(line["mode"], 8), line["digest"]
@@ -387,5 +392,5 @@ def _understood(path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = "not of this version of tierfs: use the version that wrote it"
+        message = "damaged, or not of this version of tierfs: use the version that wrote it"
         raise OSError(errno.EINVAL, message, path) from error

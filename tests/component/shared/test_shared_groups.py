@@ -289,6 +289,24 @@ def test_manifest_with_names_that_are_no_text(tier: SharedTier) -> None:
     assert tier.manifest(OLDER) is None
 
 
+def test_a_damaged_manifest_names_no_files(tier: SharedTier, root: Path) -> None:
+    """Least of all fewer than it had: what is missing then would be nobody's loss."""
+    lines = [ManifestLine(b"file%d" % index, 7, 0o640, None) for index in range(3)]
+    tier.write_manifest(GROUP, lines)
+    manifest = root / f".tierfs/groups/{GROUP:016x}/manifest"
+    whole = manifest.read_bytes()
+    for size in range(len(whole)):
+        manifest.write_bytes(whole[:size])
+        with pytest.raises(OSError, match="damaged"):
+            tier.manifest(GROUP)
+    manifest.write_bytes(whole.replace(b"%016x" % GROUP, b"%016x" % OLDER))
+    with pytest.raises(OSError, match="damaged"):
+        tier.manifest(GROUP)
+    head, _, rest = whole.partition(b"\n")
+    manifest.write_bytes(head.replace(b', "files": 3', b"") + b"\n" + rest)
+    assert tier.manifest(GROUP) == lines  # of an earlier version
+
+
 # -- removal -------------------------------------------------------------------------------------
 
 
