@@ -137,6 +137,7 @@ def test_the_manifest_of_a_checkpoint_is_compared(node: Node) -> None:
     checkpoint.mkdir(parents=True)
     for name in ("model.safetensors", "trainer_state.json", "linked", "folder"):
         (checkpoint / name).write_bytes(name.encode() * 100)
+    (checkpoint / "symlink").symlink_to("linked")
     node.settle()
     stands = node.shared / "run" / "checkpoint-5"
     good = node.cli("verify", "--json", node.mount).json
@@ -157,3 +158,4 @@ def test_the_manifest_of_a_checkpoint_is_compared(node: Node) -> None:
         assert "found" in problems["model.safetensors"]
         assert "not a file" in problems["linked"]
         assert "not a file" in problems["folder"]
+        assert "symlink" not in problems

@@ -266,19 +266,23 @@ class Walk:
         for path, line in lines.items():
             if path != start and not path.startswith(start.rstrip("/") + "/"):
                 continue
-            if (wrong := _missing(path)) is None:
+            if (wrong := _missing(path, line)) is None:
                 self._lines[path] = line
             else:
                 problem = f"{wrong}: the manifest of its checkpoint has it"
                 yield Verdict(path, line.size, None, problem)
 
 
-def _missing(path: str) -> str | None:
-    """What is wrong with `path`, where a file should be; None: there is one."""
+def _missing(path: str, line: ManifestLine) -> str | None:
+    """What is wrong with `path`, which a manifest lists; None: it is there.
+
+    Of what has no digest, symlinks among it, nothing says what it is.
+    """
     try:
-        return None if stat.S_ISREG(os.lstat(path).st_mode) else "not a file any more"
+        mode = os.lstat(path).st_mode
     except OSError:
         return "missing"
+    return None if stat.S_ISREG(mode) or line.digest is None else "not a file any more"
 
 
 def _folders(root: str, start: str) -> Iterator[tuple[str, list[str]]]:
