@@ -256,6 +256,8 @@ class Outcomes:
                 continue
             location = Location(record.parent, record.name, record.inode)
             tree.stands_at(state.id, location, tagged=record.tagged)
+            for name in state.unsealed:  # it went along
+                state.look_again(name)
             if op.flags == Reopen.GIVEN_UP:
                 state.scan, state.known_until, state.rebuilt = None, 0.0, time.monotonic()
                 self._core.announced.forget(state.id)

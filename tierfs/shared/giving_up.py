@@ -70,11 +70,16 @@ class GivingUp(Reopening):
     def _put_away(
         self, place: Place, directory: int, name: Name, group: ObjectId, last: Record
     ) -> dict[bytes, int]:
-        """Move what is staged to quarantine, but for what it shares; its directories' inodes."""
+        """Move what is staged to quarantine, but for what it shares; its directories' inodes.
+
+        Unsealed checkpoints in it are no part of it, and go back.
+        """
         staged, path = layout.staging_name(name), os.path.join(place.path, name)
         top = self.system.open_at("give_up.open", directory, staged, _DIRECTORY)
         try:
             found = self.walk_at(top)
+            with self.below_at(directory, name) as sealed:
+                self.take_along(top, sealed)
             kept = self.quarantine_at(place, directory, staged, last.inode, _WHY, path)
             shown = os.fsdecode(path)
             log.info("%s: what a killed job wrote over it is kept in %s", shown, kept)

@@ -12,6 +12,7 @@ from tierfs.osio import RENAME_NOREPLACE
 from tierfs.shared import layout
 from tierfs.shared.attributes import apply_attributes
 from tierfs.shared.groups import GroupState, Left, Record
+from tierfs.shared.inner import Inner
 from tierfs.shared.lookups import Entry
 from tierfs.shared.places import Place
 from tierfs.shared.presence import Others, busy
@@ -40,7 +41,7 @@ class Rebuilt:
     id: ObjectId | None
 
 
-class Reopening(Sealing):
+class Reopening(Sealing, Inner):
     """Blocking calls that begin a new generation of a checkpoint; each may be made again."""
 
     def reopen_linked(
@@ -58,7 +59,8 @@ class Reopening(Sealing):
         and times; every file in it is a hard link. `skip` are paths from its top, of files and
         directories, that were removed since and are left out. `row` is that of the op.
         One that another node is writing there is gone on with; one that a lost node left goes to
-        quarantine, as does another checkpoint that such a one began under the name.
+        quarantine, as does another checkpoint that such a one began under the name. Unsealed
+        checkpoints in it are no part of it, and move to the new one.
 
         Returns its directories. Raises FileNotFoundError if `name` is gone, FileExistsError if
         something else is staged, BlockingIOError while another node seals it or may be lost,
@@ -390,14 +392,13 @@ class Reopening(Sealing):
             self.system.fsync_dir("reopen.fsync_new", new)
 
     def _compare(self, directory: int, name: Name) -> list[Rebuilt]:
-        old = self.system.open_at("reopen.open", directory, name, _DIRECTORY)
-        try:
+        """What is in both generations; what is in the old one and none of it goes along."""
+        with (
+            self.below_at(directory, name) as old,
+            self.below_at(directory, layout.staging_name(name)) as new,
+        ):
             inodes = {found.path: found.inode for found in self.walk_at(old)}
             inodes[b""] = self.system.fstat("reopen.stat", old).st_ino
-        finally:
-            self.system.close("reopen.close", old)
-        new = self.system.open_at("reopen.open", directory, layout.staging_name(name), _DIRECTORY)
-        try:
             top = self.system.fstat("reopen.stat", new).st_ino
             id = layout.decode_id(self.tag(new))
             rebuilt = [Rebuilt(b"", inodes[b""], top, id)]
@@ -405,8 +406,7 @@ class Reopening(Sealing):
                 if found.kind is Kind.DIRECTORY and found.path in inodes:
                     old_inode = inodes[found.path]
                     rebuilt.append(Rebuilt(found.path, old_inode, found.inode, found.directory_id))
-        finally:
-            self.system.close("reopen.close", new)
+            self.take_along(old, new)
         return rebuilt
 
 

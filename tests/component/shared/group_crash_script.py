@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.component.shared.crashing import serve
 from tests.component.shared.group_support import (
+    FINAL,
     GROUP,
     KEEP,
     NAME,
@@ -34,6 +35,9 @@ WHOLE = (
     {"model.bin": "newest"},
 )
 """What may be seen under the final name, in this order."""
+
+INNER = f"{FINAL}/sub/.staging_checkpoint-1"
+"""It lies in the one that is written over and given up; not in what is seen: it is empty."""
 
 
 class Life:
@@ -85,7 +89,19 @@ class Life:
         )
         self.once("write", lambda: self.write("newer", "left.bin"))
         self.once("seal newer", lambda: self.seal(GROUP, inode))
+        self.once("look", self.check_inner)
         return inode
+
+    def put_inner(self) -> int:
+        """An unsealed checkpoint comes into it, with the directory that holds it."""
+        inner = self.root / INNER
+        inner.mkdir(exist_ok=True)
+        return inner.stat().st_ino
+
+    def check_inner(self) -> None:
+        found = [path.stat().st_ino for path in self.root.rglob(os.path.basename(INNER))]
+        assert found == [self.done["inner"]], "it is there, and only once"
+        assert (self.root / INNER).exists()
 
     def give_up(self) -> None:
         """Who writes it over once more is killed, and nobody goes on."""
@@ -93,6 +109,8 @@ class Life:
         self.once("reopen lost", lambda: tier.reopen_linked(TOP, NAME, GROUP, 8)[0].inode)
         self.once("write lost", lambda: self.write("lost"))
         self.once("give up", lambda: tier.give_up_next(TOP, NAME, GROUP)[0].inode)
+        self.once("look again", self.check_inner)
+        self.once("inner gone", lambda: (self.root / INNER).rmdir())
 
     def edit(self, inode: int) -> None:
         tier = self.tier
@@ -126,6 +144,7 @@ async def live(root: Path, source: Path, system: OS) -> None:
     old = life.save(OLDER, "old")
     life.save(GROUP, "new", OLDER)
     life.once("remove old", lambda: life.remove(OLDER, old))
+    life.once("inner", life.put_inner)
     inode = life.overwrite()
     life.once("sweep", lambda: tier.sweep_trash(KEEP))
     life.give_up()

@@ -86,6 +86,40 @@ def test_an_overwritten_checkpoint_takes_the_place_of_the_old_one(
     assert names(root / f".tierfs/groups/{GROUP:016x}") == ["0006.json", "manifest"]
 
 
+def test_an_unsealed_checkpoint_in_it_goes_along(tier: SharedTier, root: Path) -> None:
+    """It is in no generation, and where the mount calls it: in the one that goes on."""
+    sealed_group(tier, root, GROUP, "old")
+    inner = "sub/.staging_checkpoint-1"
+    (root / FINAL / inner / "part").mkdir(parents=True)
+    (root / FINAL / inner / "f").write_text("f")
+    inode = (root / FINAL / inner).stat().st_ino
+    os.utime(root / FINAL / "sub", ns=(MTIME_NS, MTIME_NS))
+    tier.reopen_linked(TOP, NAME, GROUP, 7)
+    tier.reopen_linked(TOP, NAME, GROUP, 7)
+    assert names(root / FINAL / "sub") == ["shard.bin"]
+    assert (root / STAGED / inner).stat().st_ino == inode
+    assert (root / STAGED / inner / "f").read_text() == "f"
+    assert (root / STAGED / "sub").stat().st_mtime_ns == MTIME_NS
+    assert (root / FINAL / "sub").stat().st_mtime_ns == MTIME_NS
+    tier.give_up_next(TOP, NAME, GROUP)
+    tier.give_up_next(TOP, NAME, GROUP)
+    assert (root / FINAL / inner).stat().st_ino == inode
+    assert (root / FINAL / inner / "f").read_text() == "f"
+    assert names(root) == [".tierfs", FINAL]
+    [kept] = tier.quarantined()
+    assert names(Path(kept.shown) / "sub") == []
+
+
+def test_an_unsealed_checkpoint_in_what_was_removed_of_it_stays(
+    tier: SharedTier, root: Path
+) -> None:
+    sealed_group(tier, root, GROUP, "old")
+    (root / FINAL / "sub/.staging_checkpoint-1").mkdir()
+    tier.reopen_linked(TOP, NAME, GROUP, 7, skip=[b"sub"])
+    assert files_in(root / STAGED) == {"model.bin": "old model.bin"}
+    assert (root / FINAL / "sub/.staging_checkpoint-1").exists()
+
+
 def test_a_foreign_checkpoint_is_overwritten(tier: SharedTier, root: Path) -> None:
     """It was put there without tierfs: no id, no record."""
     (root / FINAL).mkdir()

@@ -19,12 +19,13 @@ from tierfs.osio import OS, RENAME_EXCHANGE
 MUST_HAVE = {
     "record.publish", "manifest.publish", "seal.rename", "seal.fsync_dir",
     "trash.rename", "trash.fsync_trash", "reopen.link", "reopen.rename", "linked.publish",
-    "quarantine.rename", "forget.rmdir", "give_up.unlink", "delete.unlink", "delete.rmdir",
+    "inner.rename", "quarantine.rename", "forget.rmdir", "give_up.unlink", "delete.unlink",
+    "delete.rmdir",
 }  # fmt: skip
 NO_EXCHANGE = "seal.exchange:1+:EINVAL,"
 GROUPS = (
     "record.", "manifest.", "linked.", "seal.", "trash.", "reopen.", "quarantine.", "forget.",
-    "delete.", "give_up.", "replay.", "unlink.unlink", "rmdir.rmdir", "mkdir.rename",
+    "delete.", "give_up.", "inner.", "replay.", "unlink.unlink", "rmdir.rmdir", "mkdir.rename",
 )  # fmt: skip
 STAGES = [-1, 0, 1, 2, -1, 3, -1]
 """What is seen under the final name: the third is reopened as a whole, which takes it away."""

@@ -136,12 +136,13 @@ class Lookup:
     async def _is_rebuilt(self, state: DirectoryState, name: Name) -> bool:
         """Waits while the checkpoint `name` is published or a new generation made; whether it was.
 
-        What then stands under its two names is not yet known to be what it is. Unanswered when
-        changes do not come back, though what is asked may: it is the directory that it was.
+        Or of what it lies in: it goes along. What then stands under its two names is not yet known
+        to be what it is. Unanswered when changes do not come back, though what is asked may.
         """
         core, group = self._core, state.unsealed.get(name)
-        op = None if group is None else core.publishing(group, OpKind.REOPEN, OpKind.SEAL)
-        if op is None:
+        around = () if group is None else (group, *self._tree.scope(state.id))
+        ops = (core.publishing(each, OpKind.REOPEN, OpKind.SEAL) for each in around)
+        if (op := next(filter(None, ops), None)) is None:
             return False
         with trio.move_on_after(HANGS_SOON_SECONDS) as wait:
             await core.calls.wait(core.writeback.decided, op)
