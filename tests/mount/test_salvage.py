@@ -261,6 +261,37 @@ def test_a_mount_without_its_journal_salvages_first(pending: Node, how: str) -> 
     assert node.cli(*node.mount_words()).code == 0
 
 
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("name", b"1:../../x"),
+        ("name", b"1:.tierfs"),
+        ("kind", b"none"),
+        ("kind", b"symlink"),
+    ],
+)
+def test_what_has_a_damaged_label_is_kept_without_a_name(
+    pending: Node, label: str, value: bytes
+) -> None:
+    """The mount comes up: one damaged label is no reason to refuse all that is whole."""
+    node = pending
+    lose_journal(node, "deleted")
+    for path in (node.local / "objects").rglob("*"):
+        if path.is_file() and path.read_bytes() in (SHARD, b"renamed into place"):
+            os.setxattr(path, f"user.tierfs.{label}", value)
+    node.expected = ["its journal was lost"]
+    mounted = node.cli(*node.mount_words("--json"))
+    assert mounted.code == 0, mounted.err
+    node.pid = int(mounted.json["pid"])
+    assert (node.mount / "old" / "a").read_bytes() == b"later, the same "
+    kept = [path for path in (node.shared / ".tierfs" / "quarantine").rglob("*") if path.is_file()]
+    links = [path for path in node.shared.rglob("*") if path.is_symlink()]
+    assert {SHARD} <= {path.read_bytes() for path in kept}
+    if label == "name":
+        assert {b"renamed into place"} <= {path.read_bytes() for path in kept}
+    assert not [path for path in links if path.name == "shard"]
+
+
 def test_what_was_closed_is_kept_beside_what_was_being_written(
     make_node: Callable[..., Node], device: LoopDevice
 ) -> None:

@@ -28,7 +28,9 @@ def explain(path: Path, error: Exception) -> JournalError:
     if isinstance(error, JournalError):
         return error
     code = getattr(error, "sqlite_errorcode", None)
-    if code is not None:
+    if code is not None and str(error).startswith("no such "):  # a table or column of ours
+        advice = _ADVICE[sqlite3.SQLITE_CORRUPT]
+    elif code is not None:
         advice = _ADVICE.get(code & 0xFF, "mount again; if it stays, report it")
     elif isinstance(error, OSError):
         advice = "check its file system, then mount again"

@@ -16,6 +16,7 @@ KIND = PREFIX + b"kind"
 """What a regular file stands for: symlink, fifo, socket, character or block. Absent: itself."""
 DEVICE = PREFIX + b"rdev"
 """The device number (st_rdev) of a character or block device, decimal."""
+NAME_MAX = 255
 STUB = PREFIX + b"stub"
 """Present, empty: attributes only; the content is not here."""
 MOST_LISTED = 64 * 1024 - 256
@@ -34,10 +35,12 @@ def set_name(system: OS, fd: int, parent: ObjectId, name: Name) -> None:
 
 
 def parse_name(value: bytes) -> tuple[ObjectId, Name]:
-    """Parent and name in the value of the xattr NAME. ValueError if it is none."""
+    """Parent and name in the value of the xattr NAME. ValueError if they are none."""
     parent, colon, name = value.partition(b":")
     if not colon:
         raise ValueError(f"no colon in {value!r}")
+    if not 0 < len(name) <= NAME_MAX or name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise ValueError(f"no file can have the name {name!r}")
     return ObjectId(int(parent, 16)), name
 
 

@@ -132,11 +132,21 @@ class Survey:
         return os.path.join(self._path, "objects", name[-2:], name)
 
     def _seen(self, object_id: ObjectId, fd: int) -> Seen:
+        """Where a label makes no sense the object is a file without a name: it is kept."""
         attributes = Attributes.of(self._system.fstat("survey.stat", fd))
-        if attributes.kind is Kind.FILE:
-            attributes = replace(attributes, kind=labels.kind_of(self._system, fd))
         parent, name = None, None
         with contextlib.suppress(ValueError):
+            if attributes.kind is Kind.FILE:
+                attributes = replace(attributes, kind=self._kind(fd))
             parent, name = labels.parse_name(labels.get(self._system, fd, labels.NAME) or b"")
         is_stub = labels.get(self._system, fd, labels.STUB) is not None
         return Seen(object_id, attributes, parent, name, is_stub)
+
+    def _kind(self, fd: int) -> Kind:
+        """What a regular file stands for; ValueError if it cannot be that."""
+        kind = labels.kind_of(self._system, fd)
+        if kind is Kind.SYMLINK:
+            target = self._system.pread("survey.target", fd, _TARGET_BYTES, 0)
+            if not 0 < len(target) < _TARGET_BYTES or b"\0" in target:
+                raise ValueError(f"no symlink leads to {target!r}")
+        return kind

@@ -13,6 +13,7 @@ from tierfs.model import ROOT, SPECIAL, Kind, Name, ObjectId
 from tierfs.order.names import Role, role
 from tierfs.shared import Found, staging_name
 from tierfs.shared.digest import digest_kind
+from tierfs.shared.layout import hidden
 
 DOUBT_NS = 60 * 1_000_000_000
 """What was written less than this before the last sign of life may have been open for writing."""
@@ -126,7 +127,11 @@ def sort_out(objects: list[Seen], landscape: Landscape, patterns: Patterns) -> C
             claims.stubs += 1
         elif seen.name is None and seen.attributes.nlink > 1:
             claims.older += 1  # spilled, and its file has its final name
-        elif seen.name is None or (folder := directories.path(seen.parent)) is None:
+        elif (
+            seen.name is None
+            or (folder := directories.path(seen.parent)) is None
+            or hidden(folder, seen.name)  # no mount gives such a name: the label is damaged
+        ):
             claims.homeless.append(seen)
         else:
             path = _join(folder, seen.name)

@@ -26,7 +26,7 @@ from tierfs.shared.digest import digest_of_file
 
 REPLACED = "tierfs salvage has put a newer version from a local tier in its place"
 
-GONE = "its directory is not there any more"
+GONE = "its directory is not there any more, or its label is damaged"
 EARLIER = "an earlier version of what has the name"
 
 _TRIES = 3

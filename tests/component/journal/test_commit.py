@@ -17,7 +17,7 @@ import trio.testing
 from tests.component.journal.helpers import Gate, WatchedOS, put, python
 from tests.harness.devices import LoopDevice, run, shut_down
 from tests.harness.waiting import wait_until
-from tierfs.errors import JournalError
+from tierfs.errors import JOURNAL_LOST, JournalError
 from tierfs.journal import DropOp, Journal, SaveOp
 from tierfs.journal.rows import Statement
 from tierfs.journal.wal import CHECKPOINT_BYTES
@@ -300,6 +300,20 @@ def test_overwritten_pages_are_refused(path: Path, open_journal: Callable[..., J
         file.seek(8 * 4096)
         file.write(b"\xa5" * (path.stat().st_size - 16 * 4096))
     with pytest.raises(JournalError, match="damaged"):
+        open_journal().load()
+
+
+def test_a_damaged_schema_is_a_lost_journal(
+    path: Path, open_journal: Callable[..., Journal]
+) -> None:
+    """One bit in the name of a column: SQLite calls that an error in the statement."""
+    journal = open_journal()
+    journal.apply(SaveOp(put(journal)))
+    journal.close()
+    content = path.read_bytes()
+    assert content.count(b"staged_inode") == 1
+    path.write_bytes(content.replace(b"staged_inode", b"staged_inoee"))
+    with pytest.raises(JournalError, match=JOURNAL_LOST):
         open_journal().load()
 
 

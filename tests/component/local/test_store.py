@@ -203,6 +203,16 @@ def test_xattrs_that_the_file_system_has_no_place_for(
     store.set_xattr(object_id, b"user.small", b"v")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [b"1:", b"1:.", b"1:..", b"1:a/b", b"1:../../x", b"1:a\0b", b"1:" + b"n" * 256, b"a", b"zz:a"],
+)
+def test_a_label_that_can_be_no_name_is_damaged(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        labels.parse_name(value)
+    assert labels.parse_name(b"1f:a:b\xff") == (ObjectId(0x1F), b"a:b\xff")
+
+
 def test_what_could_not_be_listed_is_refused() -> None:
     names = [b"user.%0250d" % index for index in range(254)]
     labels.check_listable(names, b"user.x")
