@@ -32,6 +32,9 @@ class Database:
     def __init__(self, connection: sqlite3.Connection, wal: Wal | NoWal) -> None:
         self.connection = connection
         self.wal = wal
+        known = self.meta(schema.TRANSACTION)
+        self._transaction = known if isinstance(known, int) else 0
+        self._changes = 0
 
     @classmethod
     def open(cls, path: Path, system: OS, *, create: bool) -> Database:
@@ -44,18 +47,25 @@ class Database:
             except FileNotFoundError:
                 raise explain.missing(path) from None
             connection: sqlite3.Connection | None = None
+            wal: Wal | None = None
             try:
                 connection = _connect(path, create=create)
                 wal = Wal(system, connection, fd, directory, path.name)
+                database = cls(connection, wal)
+                if database._transaction < wal.durable():
+                    raise explain.cut_off(path)
             except BaseException:
                 # First the connection: closing any descriptor of the file drops SQLite's locks.
                 if connection is not None:
                     connection.close()
-                system.close("journal.open", fd)
+                if wal is not None:
+                    wal.close()
+                else:
+                    system.close("journal.open", fd)
                 raise
         finally:
             system.close("journal.open", directory)
-        return cls(connection, wal)
+        return database
 
     @classmethod
     def in_memory(cls) -> Database:
@@ -73,10 +83,19 @@ class Database:
     def begin(self) -> None:
         """Start a transaction."""
         self.connection.execute("BEGIN IMMEDIATE")
+        self._changes = self.connection.total_changes
 
     def commit(self) -> None:
         """End it: what it did survives the process now."""
+        changed = self.connection.total_changes != self._changes
+        if changed:
+            self.set_meta(schema.TRANSACTION, self._transaction + 1)
         self.connection.execute("COMMIT")
+        self._transaction += changed
+
+    def fsync(self) -> None:
+        """Make every transaction that is committed durable. Any thread; OSError."""
+        self.wal.fsync(self._transaction)
 
     def rollback(self) -> None:
         """Undo it, if one is open."""

@@ -44,6 +44,11 @@ def missing(path: Path) -> JournalError:
     return JournalError(f"journal {path} is missing or empty, its objects are not: {_SALVAGE}")
 
 
+def cut_off(path: Path) -> JournalError:
+    """The end of the journal, which was durable once, is not there any more."""
+    return JournalError(f"journal {path}: the last that was written to it is not there: {_SALVAGE}")
+
+
 def other_version(path: Path, found: int, known: int) -> JournalError:
     """The journal was written by another version of tierfs."""
     return JournalError(

@@ -18,12 +18,14 @@ NUMBER_LIMIT = "number_limit"
 ROW_LIMIT = "row_limit"
 AHEAD = "ahead"
 APPLIED = "applied"
+TRANSACTION = "transaction"
 
 TABLES = """
 -- Small facts, by key.
 --   number_limit, row_limit   (INTEGER) every number, every row id handed out is below it
 --   ahead                     (BLOB) where posts stand that are not here yet, see ahead.py
 --   applied                   (INTEGER) number of the last of those that is
+--   transaction               (INTEGER) how many transactions changed something
 --   others                    (BLOB) set by the daemon: shared_id, shared_inode
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sqlite3
 
@@ -12,6 +14,8 @@ CHECKPOINT_BYTES = 8 * MIB
 """The WAL is brought into the database when it is longer than this."""
 IDLE_BYTES = 1 * MIB
 """... and when it is longer than this and nothing happens."""
+MARK = b"user.tierfs.synced"
+"""xattr of journal.db: its transaction of this number was durable (decimal)."""
 _WAL_ROOM = 12 * MIB
 _DATABASE_ROOM = 8 * MIB
 
@@ -66,9 +70,24 @@ class Wal:
         """
         return self._bytes > IDLE_BYTES
 
-    def fsync(self) -> None:
-        """Make every committed transaction durable. Any thread."""
+    def fsync(self, transaction: int) -> None:
+        """Make every committed transaction durable, among them that one. Any thread.
+
+        SQLite takes what follows a frame that is damaged, or was cut off, for a transaction that
+        was never committed. So how far it was durable stands in another place, where there is one.
+        """
         self._system.fsync("journal.fsync", self._fd)
+        with contextlib.suppress(OSError):
+            self._system.set_xattr("journal.mark", self._database_fd, MARK, b"%d" % transaction)
+
+    def durable(self) -> int:
+        """Number of a transaction that was durable; 0: none is known."""
+        try:
+            return int(self._system.get_xattr("journal.mark", self._database_fd, MARK))
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                raise
+            return 0
 
     def checkpoint(self) -> None:
         """Bring the WAL into the database, sync that, and empty the WAL.
@@ -110,7 +129,7 @@ class NoWal:
     is_worthwhile = False
     """There is nothing to bring anywhere."""
 
-    def fsync(self) -> None:
+    def fsync(self, transaction: int) -> None:
         """There is no drive."""
 
     def checkpoint(self) -> None:

@@ -229,7 +229,7 @@ class Writer:
     def _fsync(self) -> None:
         try:
             with self._in_use:
-                self._database.wal.fsync()
+                self._database.fsync()
         except OSError as error:
             if not self._is_lost(error):
                 raise
@@ -253,7 +253,7 @@ def _execute(database: Database, batch: list[_Post | _Call]) -> list[tuple[Futur
         database.set_meta(schema.APPLIED, noted)
     database.commit()
     if any(isinstance(item, _Call) and item.durable for item in batch):
-        database.wal.fsync()
+        database.fsync()
     return answers
 
 

@@ -349,6 +349,54 @@ def test_a_cut_wal_leaves_the_posts_before_the_cut(
     assert rows == everything[: len(rows)]
 
 
+def copied_with_marks(path: Path, to: Path) -> Path:
+    """The journal as a kill at this moment leaves it, xattrs too."""
+    to.mkdir()
+    for name in ("journal.db", "journal.db-wal"):
+        shutil.copy2(path.with_name(name), to)
+    return to / path.name
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "gone"])
+def test_a_wal_that_lost_what_was_durable_is_a_lost_journal(
+    path: Path, tmp_path: Path, open_journal: Callable[..., Journal], how: str
+) -> None:
+    """To SQLite its end is a transaction that was never committed."""
+    journal = open_journal()
+    for _ in range(50):
+        journal.apply(SaveOp(put(journal)))
+    whole = copied_with_marks(path, tmp_path / "whole")
+    copy = copied_with_marks(path, tmp_path / "copy")
+    assert len(open_journal(at=whole).load().ops) == 50
+    wal = copy.with_name("journal.db-wal")
+    size = wal.stat().st_size
+    if how == "cut":
+        os.truncate(wal, size - 100)
+    elif how == "flipped":
+        with wal.open("r+b") as file:
+            file.seek(size // 2)
+            file.write(bytes(64))
+    else:
+        wal.unlink()
+    for _ in range(2):
+        with pytest.raises(JournalError, match=JOURNAL_LOST):
+            Journal.open(copy, create=False)
+
+
+async def test_what_was_never_durable_may_be_missing(
+    path: Path, tmp_path: Path, open_journal: Callable[..., Journal]
+) -> None:
+    journal = open_journal()
+    await journal.post(SaveOp(put(journal))).written()
+    await journal.sync()
+    synced = path.with_name("journal.db-wal").stat().st_size
+    for _ in range(20):
+        await journal.post(SaveOp(put(journal))).written()
+    copy = copied_with_marks(path, tmp_path / "copy")
+    os.truncate(copy.with_name("journal.db-wal"), synced)
+    assert len(open_journal(at=copy).load().ops) == 1
+
+
 @pytest.mark.parametrize(
     ("pragma", "message"),
     [("user_version = 2", "format 2"), ("application_id = 5", "no tierfs journal")],
