@@ -256,6 +256,27 @@ def test_its_rest_gets_another_name(direct: Direct) -> None:
     assert sorted(direct.listdir("kept")) == sorted(NAMES[1:])
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("back", [FIRST, "b"])
+def test_its_rest_gets_another_name_and_the_old_one_back(
+    make_direct: Callable[..., Direct], restarts: bool, back: str
+) -> None:
+    """What is whole was held under that name, and nobody is to wait for it (`mv a b; mv b a`)."""
+    direct = make_direct(held=True)
+    published(direct, FIRST)
+    with killed(direct):
+        direct.unlink(f"{FIRST}/{NAMES[0]}")
+    until_unlisted(direct)
+    direct.rename(FIRST, "a")
+    direct.rename("a", back)
+    if restarts:
+        direct.restart(held=True)
+    direct.settle_but_held()
+    assert sorted(path.name for path in (direct.shared / back).iterdir()) == [*NAMES[1:]]
+    assert whole(direct.shared / FIRST) == (back != FIRST)
+    assert sorted(direct.listdir(back)) == [*NAMES[1:]]
+
+
 def test_what_is_left_is_not_published_though_its_marker_is_there(
     make_direct: Callable[..., Direct],
 ) -> None:

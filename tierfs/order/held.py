@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tierfs.model import STAGED, ObjectId, Op, OpKind
+from tierfs.model import OLDER, STAGED, ObjectId, Op, OpKind
 from tierfs.order.indexes import Indexes
 from tierfs.order.item import Item, Key, Lead
 from tierfs.order.retract import removal_of
@@ -82,7 +82,7 @@ class HeldRemovals:
             key = (directory, name)
             for later in self._in.same.after(key, max(position, since or position)):
                 here = (later.op.parent, later.op.name) == key
-                if not here or later.op.object == op.object:
+                if not here or (later.op.object == op.object and OLDER not in op.fields):
                     continue
                 if later.op.kind is OpKind.SEAL and key == (op.parent, op.name):
                     break  # it takes the name from `trash`, and what follows needs that instead
