@@ -52,8 +52,8 @@ class GivingUp(Reopening):
             before: dict[bytes, int] = {}
             if left == last.inode:
                 before = self._put_away(place, directory, name, group, last)
-            if any(each.state is GroupState.SEALING for each in self.group_records(group)):
-                self._describe(directory, name, group)
+            if self._is_about_another(group, inode):
+                self._describe(directory, name, group, inode)
             path, generation = os.path.join(place.path, name), max(1, last.generation - 1)
             record = Record(
                 state=GroupState.SEALED, inode=inode, path=path, generation=generation
@@ -94,15 +94,26 @@ class GivingUp(Reopening):
         inodes = {each.path: each.inode for each in found if each.kind is Kind.DIRECTORY}
         return {**inodes, b"": last.inode}
 
-    def _describe(self, directory: int, name: Name, group: ObjectId) -> None:
-        """Make the manifest that of `name`: a seal that was begun may have written another."""
+    def _is_about_another(self, group: ObjectId, inode: int) -> bool:
+        """Whether the manifest is not that of `inode`: a seal that was begun, refused for others
+        that write, or failed before its record, may have written it.
+        """
+        about = self.manifest_inode(group)
+        if about is None:  # of an earlier version
+            return any(each.state is GroupState.SEALING for each in self.group_records(group))
+        return about != inode
+
+    def _describe(self, directory: int, name: Name, group: ObjectId, inode: int) -> None:
+        """Make the manifest that of `name`, which is `inode`."""
         top = self.system.open_at("give_up.open", directory, name, _DIRECTORY)
         try:
             found = [each for each in self.walk_at(top) if each.kind is not Kind.DIRECTORY]
         finally:
             self.system.close("give_up.close", top)
         self.write_manifest(
-            group, [ManifestLine(each.path, each.size, each.mode, each.digest) for each in found]
+            group,
+            [ManifestLine(each.path, each.size, each.mode, each.digest) for each in found],
+            inode,
         )
 
     def _standing(self, directory: int, name: Name, before: Mapping[bytes, int]) -> list[Rebuilt]:

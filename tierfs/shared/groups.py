@@ -189,9 +189,14 @@ class Records(ControlFiles):
                 self._prune(directory, record.number)
         return record
 
-    def write_manifest(self, group: ObjectId, lines: Iterable[ManifestLine]) -> None:
-        """Say which files the generation of `group` that is sealed next consists of."""
-        data = _encode_manifest(group, lines)
+    def write_manifest(
+        self, group: ObjectId, lines: Iterable[ManifestLine], inode: int | None
+    ) -> None:
+        """Say which files the generation of `group` that is sealed next consists of.
+
+        `inode` is that of its directory: it may not come to be sealed.
+        """
+        data = _encode_manifest(group, lines, inode)
         with (
             self._writing_manifest,
             self.control(layout.GROUPS, layout.encode_id(group), make=True) as directory,
@@ -212,7 +217,7 @@ class Records(ControlFiles):
                 return  # that of another version says nothing to this one
             left = [line for line in lines if not (line.path + b"/").startswith(path + b"/")]
             if len(left) < len(lines):
-                self.write_manifest(group, left)
+                self.write_manifest(group, left, self.manifest_inode(group))
 
     def manifest(self, group: ObjectId) -> list[ManifestLine] | None:
         """The files of `group` when it was last sealed; None: it has no manifest."""
@@ -224,6 +229,15 @@ class Records(ControlFiles):
                 with _understood(self.shown_group(group, layout.MANIFEST)):
                     return _decode_manifest(group, data)
         except FileNotFoundError:
+            return None
+
+    def manifest_inode(self, group: ObjectId) -> int | None:
+        """The directory that the manifest of `group` is about; None: it does not say."""
+        try:
+            with self.control(layout.GROUPS, layout.encode_id(group)) as directory:
+                data = self.read_whole("manifest", directory, layout.MANIFEST)
+            return int(json.loads((data or b"").splitlines()[0])["inode"])
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
             return None
 
     def shown_group(self, group: ObjectId, name: Name = b"") -> str:
@@ -351,9 +365,12 @@ def _decode(values: dict[str, Any], number: int) -> Record:
     )
 
 
-def _encode_manifest(group: ObjectId, lines: Iterable[ManifestLine]) -> bytes:
+def _encode_manifest(group: ObjectId, lines: Iterable[ManifestLine], inode: int | None) -> bytes:
     lines = list(lines)
-    head = {"format": FORMAT, "group": layout.encode_id(group).decode(), "files": len(lines)}
+    head: dict[str, object] = {"format": FORMAT, "group": layout.encode_id(group).decode()}
+    head["files"] = len(lines)
+    if inode is not None:
+        head["inode"] = inode
     text = [json.dumps(head)]
     for line in lines:
         path, mode = os.fsdecode(line.path), f"{line.mode:04o}"

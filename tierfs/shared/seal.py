@@ -83,7 +83,7 @@ class Sealing(Sums):
                 self.expect(place, directory, layout.staging_name(name), inode)
                 back = self.taken_back(place, name, group, stale)
                 self._prepare(place, directory, name, frozenset(stale), manifest, back, row)
-                self.write_manifest(group, manifest)
+                self.write_manifest(group, manifest, inode)
                 self._publish_group(place, directory, name, group, inode, replaced, alone)
             return self._complete(place, directory, name, group, inode)
 

@@ -284,15 +284,16 @@ def test_a_record_of_another_version_is_refused(tier: SharedTier, root: Path) ->
 
 def test_manifest_with_names_that_are_no_text(tier: SharedTier) -> None:
     lines = [ManifestLine(b"a/\xff\n", 7, 0o640, None), ManifestLine(b"b", 0, 0o4755, "sha256:x")]
-    tier.write_manifest(GROUP, lines)
+    tier.write_manifest(GROUP, lines, 7)
     assert tier.manifest(GROUP) == lines
+    assert tier.manifest_inode(GROUP) == 7
     assert tier.manifest(OLDER) is None
 
 
 def test_a_damaged_manifest_names_no_files(tier: SharedTier, root: Path) -> None:
     """Least of all fewer than it had: what is missing then would be nobody's loss."""
     lines = [ManifestLine(b"file%d" % index, 7, 0o640, None) for index in range(3)]
-    tier.write_manifest(GROUP, lines)
+    tier.write_manifest(GROUP, lines, 7)
     manifest = root / f".tierfs/groups/{GROUP:016x}/manifest"
     whole = manifest.read_bytes()
     for size in range(len(whole)):

@@ -110,6 +110,36 @@ def test_an_unsealed_checkpoint_in_it_goes_along(tier: SharedTier, root: Path) -
     assert names(Path(kept.shown) / "sub") == []
 
 
+@pytest.mark.parametrize("step", ["", "manifest.publish", "record.publish", "seal.exchange"])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_the_manifest_of_one_that_is_given_up_is_that_of_the_published_one(
+    root: Path, open_tier: OpenTier, step: str, earlier: bool
+) -> None:
+    """Whatever an attempt to seal the next one came to: it was refused, or failed."""
+    system = FaultyOS()
+    tier, other = open_tier(root, system), open_tier(root, member="f" * len(MEMBER), lease=60.0)
+    inode = begin_next(tier, root)
+    published = tier.manifest(GROUP)
+    (root / STAGED / "fresh").write_text("half")
+    os.rename(root / STAGED / "fresh", root / STAGED / "model.bin")
+    if step:
+        fail_to_seal(tier, system, step, inode)
+    else:
+        last = tier.last_record(GROUP)
+        assert last is not None
+        other.begin(GROUP, last)
+        other.say_alive(GROUP)
+        with pytest.raises(BlockingIOError):
+            tier.seal(TOP, NAME, GROUP, inode, manifest=[], alone=True)
+        other.leave_off(GROUP)
+    if earlier:  # a manifest that does not say what it is about
+        tier.write_manifest(GROUP, tier.manifest(GROUP) or [], None)
+    tier.give_up_next(TOP, NAME, GROUP)
+    assert files_in(root / FINAL) == whole("old")
+    if not earlier or step == "seal.exchange":
+        assert tier.manifest(GROUP) == published
+
+
 def test_an_unsealed_checkpoint_in_what_was_removed_of_it_stays(
     tier: SharedTier, root: Path
 ) -> None:
