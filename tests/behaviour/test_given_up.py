@@ -31,7 +31,8 @@ from tests.behaviour.test_checkpoints_again import (
 )
 from tests.faults import failing
 from tests.harness import wait_until
-from tierfs.model import OpKind, Reopen
+from tierfs.model import ROOT, OpKind, Reopen
+from tierfs.namespace.finding import seen
 
 AT = f"run/{PLAIN}"
 FIRST = dict.fromkeys(FILES, b"first")
@@ -379,3 +380,22 @@ def test_who_looks_at_once_sees_what_is_published(direct: Direct, look: str, tor
         with pytest.raises(OSError, match=f"Errno {errno.ESTALE}"):  # the kernel looks it up again
             direct.run(direct.fs.files.open, stale, os.O_RDONLY, CALLER)
     assert shown(direct) == FIRST
+
+
+def test_who_removes_what_he_saw_before_removes_what_is_there_again(
+    direct: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal does not ask once more for what was listed just now, and names its inode."""
+    monkeypatch.setattr(seen, "BELIEVED_SECONDS", 60.0)
+    saved_once(direct, AT, FILES)
+    with job(direct, killed=True):
+        save(direct, AT, FILES[:1], b"half")
+        direct.settle()
+        direct.restart()  # nothing has an object here
+        assert sorted(direct.listdir(AT)) == sorted(FILES)
+    given_up(direct)
+    direct.unlink(f"{AT}/{FILES[0]}")
+    ops = direct.run_sync(
+        lambda: [(op.kind, op.base_inode) for op in direct.rooms.backlog.under(ROOT)]
+    )
+    assert ops == [(OpKind.UNLINK, (direct.shared / AT / FILES[0]).stat().st_ino)]
