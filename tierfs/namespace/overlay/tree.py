@@ -227,8 +227,14 @@ class Tree:
         if node is not None:
             self.committed(node, location)
         elif (state := self.directories.get(directory)) is not None:
+            self._forget_inode(state)
             state.inode = location.inode
             self._nodeless[location.inode] = directory
+
+    def _forget_inode(self, state: DirectoryState) -> None:
+        """What is found under the inode that `state` had without a node is not it any more."""
+        if state.inode is not None and self._nodeless.get(state.inode) == state.id:
+            del self._nodeless[state.inode]
 
     def committed(self, node: Node, location: Location) -> None:
         """A version of `node` stands at `location` now; its number stays what it was.
@@ -358,8 +364,7 @@ class Tree:
             del self.directories[at]
             self._ways.pop(at, None)
             self.tagged.discard(at)
-            if state.inode is not None and self._nodeless.get(state.inode) == at:
-                del self._nodeless[state.inode]
+            self._forget_inode(state)
             gone.append(at)
             at = state.parent
             if at is not None:
