@@ -253,6 +253,7 @@ def verdict_of(direct: Direct, step: int) -> Decision | None:
     def look() -> Decision | None:
         name = b"global_step%d" % step
         group = next((each for each in direct.fs.core.groups if each.name == name), None)
-        return None if group is None else group.verdict.decision
+        verdict = None if group is None else group.verdict
+        return None if verdict is None else verdict.decision
 
     return direct.run_sync(look)
